@@ -1,0 +1,1 @@
+"""The reliability benchmark for medical image encoders."""

@@ -1,0 +1,254 @@
+"""Cards: what is known about one encoder or one dataset.
+
+What lives here: the typed form of ``encoders/*.yaml`` and ``datasets/*.yaml``, and which of their fields are the
+identity of an id. What stays out: where cards come from and which are active (``registry``), and the code that
+loads what a card names (``encoders``, ``data.sources``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from crsbench_assets.config.ids import ID_PATTERN
+
+Task = Literal["single_label", "ordinal", "multi_label"]
+Exposure = Literal["seen", "not_seen", "unknown"]
+
+IMAGE_KINDS = ("timm", "open_clip", "transformers", "module", "baseline")
+"""Encoder kinds that read images."""
+
+
+class _Card(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class WeightsSource(_Card):
+    """Where the weights of an encoder come from; provenance, and the identity of what is measured."""
+
+    hub_id: str | None = None
+    """Name of the model in its library or on its hub."""
+    revision: str | None = None
+    """Full commit of the hub repository; None until it was recorded at the first verified download."""
+    file: str | None = None
+    sha256: str | None = None
+    url: str | None = None
+    loader: str
+    """How the weights become a module, such as ``timm`` or ``checkpoints.retfound``."""
+    gated: bool = False
+
+
+class Preprocessing(_Card):
+    """From the canonical image to the encoder's input; ours for all encoders."""
+
+    input_px: Annotated[int, Field(gt=0)]
+    resize_px: Annotated[int, Field(gt=0)]
+    resize_mode: Literal["shortest_side", "squash", "pad_square"]
+    crop: Literal["center", "none"]
+    interpolation: Literal["bilinear", "bicubic", "lanczos"]
+    antialias: bool
+    channels: Literal["rgb", "gray_to_rgb"] = "rgb"
+    value_range: Literal["0_1", "0_255"] = "0_1"
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+class Embedding(_Card):
+    """What of the network's output is the image's vector."""
+
+    pooling: Literal["cls", "mean_patches", "map", "gap", "projected"]
+    dim: Annotated[int, Field(gt=0)]
+    n_blocks: Annotated[int, Field(gt=0)]
+    depth_taps: tuple[int, int, int, int] | None = None
+    """1-based blocks (or stages) read at 25, 50, 75 and 100 % depth."""
+
+
+class SyntheticCell(_Card):
+    """Generator settings of one synthetic encoder on one synthetic dataset, and what they plant.
+
+    The settings decide the vectors; the planted values are the expectation of the four axes under these settings,
+    computed by simulating the whole cell many times (``benchmarks/plant_synthetic.py``).
+    """
+
+    signal: Annotated[float, Field(ge=0.0)]
+    """Distance between the class means, in units of the noise."""
+    n_nuisance: Annotated[int, Field(ge=0)]
+    """Dimensions without information; more of them cost labels."""
+    norm_spread: Annotated[float, Field(ge=0.0)]
+    """Standard deviation of the log norm of a vector, unrelated to the class; spoils calibration."""
+    fragility: Annotated[float, Field(ge=0.0, le=1.0)]
+    """Share of the signal lost under the strongest corruption."""
+    planted: dict[str, float] | None = None
+    """Expected axis values."""
+    planted_se: dict[str, float] | None = None
+    """Standard deviation of one measured cell around ``planted``."""
+
+
+class EncoderCard(_Card):
+    """One frozen encoder."""
+
+    id: str
+    name: str
+    kind: Literal["timm", "open_clip", "transformers", "module", "baseline", "synthetic", "precomputed"]
+    role: Literal["candidate", "control"] = "candidate"
+    category: Literal["generalist", "broad_medical", "specialty"] | None = None
+    family: str | None = None
+    pretraining_objective: str | None = None
+    description: str = ""
+    inferred: bool = False
+    """True where the paper does not name this member and we chose it."""
+    exposure: dict[str, Exposure] = {}
+    """Dataset or shift id -> whether its images were in the pretraining."""
+    licence: str | None = None
+    not_applicable: dict[str, str] = {}
+    """Dataset id -> why this encoder has no cell there."""
+    weights: WeightsSource | None = None
+    preprocessing: Preprocessing | None = None
+    embedding: Embedding | None = None
+    vectors: dict[str, tuple[str, ...]] = {}
+    """``precomputed``: dataset id -> Parquet files of (image_id, condition_id, vector)."""
+    cells: dict[str, SyntheticCell] = {}
+    """``synthetic``: dataset id -> generator settings."""
+
+    @field_validator("id")
+    @classmethod
+    def _id_is_valid(cls, value: str) -> str:
+        if not ID_PATTERN.fullmatch(value):
+            raise ValueError(_ID_RULE)
+        return value
+
+    @model_validator(mode="after")
+    def _kind_has_its_fields(self) -> EncoderCard:
+        if self.kind == "precomputed" and not self.vectors:
+            raise ValueError("kind precomputed needs `vectors`: a mapping of dataset id to Parquet files")
+        if self.kind == "synthetic" and not self.cells:
+            raise ValueError("kind synthetic needs `cells`: a mapping of dataset id to generator settings")
+        if self.vectors and self.kind != "precomputed":
+            raise ValueError(f"`vectors` belongs to kind precomputed, not to {self.kind}")
+        if self.cells and self.kind != "synthetic":
+            raise ValueError(f"`cells` belongs to kind synthetic, not to {self.kind}")
+        if self.role == "candidate" and self.category is None and self.kind in IMAGE_KINDS:
+            raise ValueError("a candidate needs a `category`: generalist, broad_medical or specialty")
+        return self
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The fields that say which function of an image is measured; an id never changes them."""
+        return self.model_dump(mode="json", include={"kind", "role", "weights", "preprocessing", "embedding"})
+
+
+class SyntheticCohort(_Card):
+    """Generator settings of a synthetic dataset without images."""
+
+    n_images: Annotated[int, Field(gt=0)]
+
+    mean_group_size: Annotated[float, Field(ge=1.0)] = 1.0
+    prevalence: tuple[Annotated[float, Field(gt=0.0, lt=1.0)], ...]
+
+
+class ManifestColumns(_Card):
+    """Which columns of a manifest mean what."""
+
+    image_id: str = "image_id"
+    class_column: str | None = None
+    """Single-label and ordinal: the column that holds one of ``classes``."""
+    label_columns: dict[str, str] | None = None
+    """Multi-label: class -> column; by default the columns are named as the classes."""
+    group: str | None = None
+    split: str | None = None
+    path: str | None = None
+
+
+class Source(_Card):
+    """Where the images or labels of a cohort lie, and in which layout."""
+
+    layout: Literal["isic2019", "aptos2019", "chexpert", "mimic_cxr", "manifest", "synthetic"]
+    root: str | None = None
+    """Folder of the official layout; usually given in ``crsbench.yaml`` instead."""
+    manifest: str | None = None
+    """CSV or Parquet, one row per image; relative paths start at the card's folder."""
+    columns: ManifestColumns = ManifestColumns()
+    has_images: bool = True
+    synthetic: SyntheticCohort | None = None
+
+    @model_validator(mode="after")
+    def _layout_has_its_fields(self) -> Source:
+        if self.layout == "manifest" and not self.manifest:
+            raise ValueError("layout manifest needs `manifest`: a CSV or Parquet file with one row per image")
+        if (self.layout == "synthetic") != (self.synthetic is not None):
+            raise ValueError("`synthetic` settings and layout synthetic belong together")
+        return self
+
+
+class ShiftTarget(_Card):
+    """A second source of the same labels: another institution, scored but never trained on."""
+
+    id: str
+    name: str
+    source: Source
+    agreement: str | None = None
+    licence: str | None = None
+
+    @field_validator("id")
+    @classmethod
+    def _id_is_valid(cls, value: str) -> str:
+        if not ID_PATTERN.fullmatch(value):
+            raise ValueError(_ID_RULE)
+        return value
+
+
+class DatasetCard(_Card):
+    """One dataset, with its shift target where it has one."""
+
+    id: str
+    name: str
+    version: str | None = None
+    modality: Literal["dermoscopy", "fundus", "xray", "other"]
+    task: Task
+    classes: tuple[str, ...]
+    """Names of classes or labels; ordinal classes in ascending order."""
+    source: Source
+    shift: ShiftTarget | None = None
+    description: str = ""
+    agreement: str | None = None
+    """Name of the agreement that must be recorded in ``crsbench.yaml`` before anything is read."""
+    licence: str | None = None
+    expected_n_images: int | None = None
+    expected_n_positive: dict[str, int] | None = None
+    is_synthetic: bool = False
+
+    @field_validator("id")
+    @classmethod
+    def _id_is_valid(cls, value: str) -> str:
+        if not ID_PATTERN.fullmatch(value):
+            raise ValueError(_ID_RULE)
+        return value
+
+    @field_validator("classes")
+    @classmethod
+    def _classes_are_distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) != len(value) or len(value) < 1:
+            raise ValueError("classes must be distinct and at least one")
+        return value
+
+    @model_validator(mode="after")
+    def _task_fits_classes(self) -> DatasetCard:
+        if self.task != "multi_label" and len(self.classes) < 2:
+            raise ValueError(f"task {self.task} needs at least two classes")
+        if self.source.synthetic and len(self.source.synthetic.prevalence) != len(self.classes):
+            raise ValueError("synthetic.prevalence needs one number per class")
+        return self
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The fields that say which question is asked of which cohort; an id never changes them."""
+        shift = self.shift.id if self.shift else None
+        return {
+            **self.model_dump(mode="json", include={"task", "classes", "modality", "version"}),
+            "layout": self.source.layout,
+            "shift": shift,
+        }
+
+
+_ID_RULE = "an id starts with a lower-case letter and has up to 48 lower-case letters, digits, '_' or '-'"

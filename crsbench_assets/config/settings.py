@@ -1,0 +1,106 @@
+"""``crsbench.yaml``: the choices of one home.
+
+What lives here: the typed settings and the edit of its lists that keeps the user's comments.
+What stays out: the cards themselves (``registry``) and where the file lies (``storage.layout``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from crsbench_assets.config.yaml_files import parse_model, read_yaml
+
+LabelPolicy = Literal["u_zeros", "u_ignore", "u_ones"]
+
+
+class Agreement(BaseModel):
+    """Who accepted which agreement when."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    accepted_by: str
+    accepted_on: str
+
+
+class Settings(BaseModel):
+    """The typed content of ``crsbench.yaml``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    protocol: str = "crs-1"
+    """Id of a protocol of the catalogue, or a YAML file relative to the home. One per home."""
+    label_policy: LabelPolicy = "u_zeros"
+    """What an uncertain label (-1) becomes. One per home."""
+    encoders: tuple[str, ...] = ()
+    """Active cards of the catalogue; cards lying in the home's ``encoders/`` are active by themselves."""
+    datasets: tuple[str, ...] = ()
+    retired: tuple[str, ...] = ()
+    """Encoders whose results stay but that are neither computed nor ranked any more."""
+    roots: dict[str, str] = {}
+    """Dataset or shift id -> folder of its official layout."""
+    agreements: dict[str, Agreement] = {}
+    caps: dict[str, Annotated[int, Field(gt=0)]] = {}
+    """Dataset id -> largest number of images used; a capped result is never compared with an uncapped one."""
+    device: str = "auto"
+    workers: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes that `crsbench materialize` computes cells with."""
+    executor: str = "in_process"
+    """Dagster executor of a run: in_process, multiprocess, or module:object."""
+    publish_minutes: Annotated[int, Field(ge=1, le=59)] = 5
+    """Least minutes between two automatic publications in the Dagster daemon."""
+    group_salt: str
+    """Salt of the group ids in tables; made by `crsbench init`, never shared."""
+
+
+DEFAULT_SETTINGS = """\
+# Settings of this crsbench home. `crsbench doctor` checks them; docs/operations.md explains every field.
+protocol: crs-1          # one per home: a filled home refuses another
+label_policy: u_zeros    # u_zeros | u_ignore | u_ones; one per home
+encoders: []             # active catalogue cards; cards in encoders/ are active by themselves
+datasets: []
+retired: []
+roots: {{}}                # dataset or shift id: folder of its official layout
+agreements: {{}}           # agreement: {{accepted_by: ..., accepted_on: ...}}
+caps: {{}}
+device: auto
+workers: {workers}
+executor: in_process
+publish_minutes: 5
+group_salt: {group_salt}
+"""
+
+
+def read_settings(path: Path) -> Settings:
+    """Return the settings of a file.
+
+    Raises:
+        ConfigError: in one sentence, with every unknown or wrong field.
+    """
+    return parse_model(Settings, read_yaml(path), path)
+
+
+def edit_list(path: Path, field: str, *, add: str | None = None, remove: str | None = None) -> None:
+    """Add or remove one id of a list in ``crsbench.yaml`` and keep the user's comments and order.
+
+    The file is replaced at once, so a reader never sees half of it.
+    """
+    import io
+    import os
+
+    from ruamel.yaml import YAML
+
+    round_trip = YAML()
+    document = round_trip.load(path.read_text(encoding="utf-8"))
+    items = document.setdefault(field, [])
+    if add is not None and add not in items:
+        items.append(add)
+    if remove is not None and remove in items:
+        items.remove(remove)
+    buffer = io.StringIO()
+    round_trip.dump(document, buffer)
+    temporary = path.with_suffix(".yaml.tmp")
+    temporary.write_text(buffer.getvalue(), encoding="utf-8")
+    os.replace(temporary, path)

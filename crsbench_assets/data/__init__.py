@@ -1,0 +1,1 @@
+"""Cohorts before any encoder sees them: sources, labels, integrity, splits and leakage."""

@@ -1,0 +1,1 @@
+"""Readers of cohorts: one module per layout, all returning :class:`cohort.Cohort`."""

@@ -1,0 +1,1 @@
+"""Encoders: whatever gives an image a vector."""

@@ -1,0 +1,86 @@
+"""Vectors that were computed elsewhere.
+
+What lives here: reading Parquet files of (image_id, condition_id, vector). What stays out: whether they cover the
+support (``embeddings.extract``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from crsbench_assets.config.cards import DatasetCard, EncoderCard
+from crsbench_assets.config.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+    from numpy.typing import NDArray
+
+COLUMNS = ("image_id", "condition_id", "vector")
+
+
+class PrecomputedVectors:
+    """Vectors of the files that an encoder's card names for a dataset."""
+
+    def __init__(self, encoder: EncoderCard, dataset: DatasetCard) -> None:
+        self._label = f"vectors of encoder {encoder.id!r} for {dataset.id!r}"
+        self._files = encoder.vectors[dataset.id]
+
+    def vectors(
+        self, condition_id: str, image_ids: Sequence[str], labels: NDArray[np.int8]
+    ) -> NDArray[np.float32] | None:
+        """See :class:`crsbench_assets.encoders.source.VectorSource`; labels are not looked at."""
+        import numpy as np
+        import polars as pl
+
+        found = self._by_condition.get(condition_id)
+        if found is None:
+            return None
+        wanted = pl.DataFrame({"image_id": pl.Series(image_ids, dtype=pl.String)})
+        joined = wanted.join(found, on="image_id", how="left", maintain_order="left").get_column("vector")
+        matrix = np.full((len(image_ids), self._width), np.nan, dtype=np.float32)
+        present = joined.is_not_null().to_numpy()
+        if present.any():
+            flat = joined.drop_nulls().explode().cast(pl.Float32)
+            matrix[present] = flat.fill_null(float("nan")).to_numpy().reshape(-1, self._width)
+        return matrix
+
+    @cached_property
+    def _frame(self) -> pl.DataFrame:
+        import polars as pl
+
+        frames = []
+        for path in self._files:
+            try:
+                frame = pl.read_parquet(path)
+            except (OSError, pl.exceptions.PolarsError) as error:
+                raise ConfigError(f"{self._label}: {path} cannot be read as Parquet: {error}.") from None
+            missing = [name for name in COLUMNS if name not in frame.columns]
+            if missing or not isinstance(frame.schema["vector"], pl.List | pl.Array):
+                raise ConfigError(
+                    f"{self._label}: {path} has the columns {', '.join(frame.columns)}; expected image_id, condition_id "
+                    "and vector, a list of numbers."
+                )
+            vector = pl.col("vector").cast(pl.List(pl.Float32))
+            frames.append(
+                frame.select(pl.col("image_id").cast(pl.String), pl.col("condition_id").cast(pl.String), vector)
+            )
+        frame = pl.concat(frames)
+        n_repeated = frame.height - frame.select("image_id", "condition_id").n_unique()
+        if n_repeated:
+            raise ConfigError(f"{self._label}: {n_repeated} row(s) repeat an image and condition; expected one each.")
+        widths = frame.get_column("vector").list.len().drop_nulls().unique().sort().to_list()
+        if len(widths) != 1 or widths[0] == 0:
+            raise ConfigError(f"{self._label}: vectors have the widths {widths}; expected one width above 0.")
+        return frame
+
+    @cached_property
+    def _by_condition(self) -> dict[str, pl.DataFrame]:
+        parts = self._frame.partition_by("condition_id", as_dict=True)
+        return {str(name): part.select("image_id", "vector") for (name,), part in parts.items()}
+
+    @cached_property
+    def _width(self) -> int:
+        return int(self._frame.get_column("vector").list.len().drop_nulls()[0])

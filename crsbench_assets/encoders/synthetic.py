@@ -1,0 +1,97 @@
+"""Synthetic encoders: vectors whose reliability is planted.
+
+What lives here: the generator. What stays out: which settings plant which axis values (the cards say it; they were
+measured by ``benchmarks/plant_synthetic.py``).
+
+An image with labels y has the vector ``r * [s * m(y) + e, v]``, rotated. ``m(y)`` places the classes apart by
+``signal``; ``e`` is unit noise that all encoders share in part, as all see the same image; ``v`` are nuisance
+dimensions, which cost labels; ``r`` is a log-normal norm that says nothing about the class, so a linear probe is too
+sure of long vectors and too unsure of short ones, which spoils calibration; ``s`` is 1 on clean images and smaller
+the more ``fragility`` and severity take away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from crsbench_assets.config.cards import DatasetCard, EncoderCard
+from crsbench_assets.config.ids import CLEAN
+from crsbench_assets.config.randomness import keyed_generator
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SHARED_NOISE = 0.5
+"""Share of the noise variance that all encoders of a dataset have in common."""
+
+STRONGEST_SEVERITY = 5
+KIND_WEIGHT = {"gaussian_noise": 1.0, "blur": 0.8, "brightness": 0.4, "contrast": 0.5, "jpeg": 0.6}
+"""How much of ``fragility`` each corruption takes at the strongest severity."""
+
+SHIFT_WEIGHT = 0.8
+"""How much of ``fragility`` a shift target takes."""
+
+
+class SyntheticVectors:
+    """Vectors of one synthetic encoder on one dataset; each depends on its names and settings alone."""
+
+    def __init__(self, encoder: EncoderCard, dataset: DatasetCard) -> None:
+        self._encoder_id, self._dataset = encoder.id, dataset
+        self._settings = encoder.cells[dataset.id]
+
+    def vectors(
+        self, condition_id: str, image_ids: Sequence[str], labels: NDArray[np.int8]
+    ) -> NDArray[np.float32] | None:
+        """See :class:`crsbench_assets.encoders.source.VectorSource`; ``labels`` plant the signal."""
+        import numpy as np
+
+        k = len(self._dataset.classes)
+        width = k + self._settings.n_nuisance
+        noise = np.empty((len(image_ids), width))
+        log_norm = np.empty(len(image_ids))
+        for i, image_id in enumerate(image_ids):
+            shared = keyed_generator("synthetic_image", self._dataset.id, image_id).standard_normal(k)
+            own = keyed_generator("synthetic_vector", self._encoder_id, self._dataset.id, image_id)
+            noise[i] = own.standard_normal(width)
+            noise[i, :k] = np.sqrt(SHARED_NOISE) * shared + np.sqrt(1 - SHARED_NOISE) * noise[i, :k]
+            log_norm[i] = own.standard_normal()
+        kept, extra = self._corruption(condition_id)
+        if extra > 0:
+            for i, image_id in enumerate(image_ids):
+                fresh = keyed_generator("synthetic_noise", self._encoder_id, self._dataset.id, image_id, condition_id)
+                noise[i, :k] += extra * fresh.standard_normal(k)
+        noise[:, :k] += kept * self._settings.signal * self._placement(labels)
+        norm = np.exp(self._settings.norm_spread * log_norm)
+        return ((norm[:, None] * noise) @ self._rotation(width)).astype(np.float32)
+
+    def _corruption(self, condition_id: str) -> tuple[float, float]:
+        """Return (share of the signal kept, standard deviation of the noise added) under a condition."""
+        fragility = self._settings.fragility
+        if condition_id == CLEAN:
+            return 1.0, 0.0
+        if condition_id.startswith("shift_"):
+            return 1.0 - SHIFT_WEIGHT * fragility, 0.0
+        kind, _, severity = condition_id.rpartition("-s")
+        lost = fragility * KIND_WEIGHT[kind] * int(severity) / STRONGEST_SEVERITY
+        return (1.0, 2.0 * lost) if kind == "gaussian_noise" else (1.0 - lost, 0.0)
+
+    def _placement(self, labels: NDArray[np.int8]) -> NDArray[np.float64]:
+        """Return the place of every image in units of ``signal``, (n, k)."""
+        import numpy as np
+
+        positive = (labels == 1).astype(float)
+        if self._dataset.task == "multi_label":
+            return positive - 0.5
+        if self._dataset.task == "ordinal":
+            grades = np.arange(labels.shape[1])
+            positive = np.exp(-np.abs(grades[:, None] - grades))[labels.argmax(axis=1)]  # neighbours lie close
+        return positive - positive.mean(axis=1, keepdims=True)
+
+    def _rotation(self, width: int) -> NDArray[np.float64]:
+        import numpy as np
+
+        generator = keyed_generator("synthetic_rotation", self._encoder_id, self._dataset.id)
+        orthogonal, _ = np.linalg.qr(generator.standard_normal((width, width)))
+        return orthogonal

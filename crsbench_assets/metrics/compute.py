@@ -1,0 +1,417 @@
+"""All metrics of one run record, from its logits and labels.
+
+What lives here: the assembly of a record and of its labels, reasons for what is undefined, reliability bins
+as rows, and the macro means that two records may be compared by.
+What stays out: the single metrics (``ranking``, ``calibration``, ``ordinal``), intervals (``replicates``).
+Source: protocol page, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crsbench_assets.metrics.calibration import (
+    BinSums,
+    bin_edges,
+    brier_scores,
+    class_probabilities,
+    column_means,
+    debiased_calibration_error,
+    equal_mass_bins,
+    equal_width_bins,
+    expected_calibration_error,
+    logistic_losses,
+    softmax_loss,
+    top_label,
+)
+from crsbench_assets.metrics.ordinal import ordinal_mean_absolute_error, quadratic_weighted_kappa
+from crsbench_assets.metrics.ranking import auroc, ranking_scores
+from crsbench_assets.metrics.specs import Task, UndefinedReason
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMetrics:
+    """Metrics of one class (against the rest) or label; None where undefined, with the reason beside it.
+
+    ``index``: column of the logits. ``n_pos``, ``n_neg``: known entries. ``n_groups_pos``: groups holding a
+    positive.
+    """
+
+    index: int
+    auroc: float | None
+    auroc_reason: UndefinedReason | None
+    ece: float | None
+    brier: float | None
+    calibration_reason: UndefinedReason | None
+    n_pos: int
+    n_neg: int
+    n_groups_pos: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMetrics:
+    """Metrics of one run record, None where undefined.
+
+    Named as in :data:`crsbench_assets.metrics.specs.METRICS`. ``n``: images. ``n_defined_auroc``,
+    ``n_defined_calibration``: labels behind the macro means. ``reason``: why ``macro_auroc`` or else ``ece``
+    is undefined, by the first label; the other labels' reasons stand with them.
+    """
+
+    n: int
+    macro_auroc: float | None
+    ece: float | None
+    adaptive_ece: float | None
+    classwise_ece: float | None
+    ece_debiased: float | None
+    brier: float | None
+    nll: float | None
+    accuracy: float | None
+    balanced_accuracy: float | None
+    qwk: float | None
+    ordinal_mae: float | None
+    n_defined_auroc: int
+    n_defined_calibration: int
+    reason: UndefinedReason | None
+    labels: tuple[LabelMetrics, ...]
+
+
+class ReliabilityBin(NamedTuple):
+    """One non-empty bin (``bin_low``, ``bin_high``]; ``class_index`` is None for top-label confidence."""
+
+    class_index: int | None
+    bin_index: int
+    bin_low: float
+    bin_high: float
+    n: int
+    mean_confidence: float
+    mean_label: float
+
+
+class PairedMacros(NamedTuple):
+    """Two macro means over the same labels, and how many those are."""
+
+    first: float | None
+    second: float | None
+    n_defined: int
+
+
+class _Outcome(NamedTuple):
+    """The part of a record that depends on the task; NaN or None where undefined."""
+
+    ece: float = np.nan
+    adaptive_ece: float = np.nan
+    ece_debiased: float = np.nan
+    brier: float = np.nan
+    nll: float = np.nan
+    accuracy: float = np.nan
+    balanced_accuracy: float = np.nan
+    qwk: float | None = None
+    ordinal_mae: float | None = None
+
+
+def record_metrics(
+    logits: NDArray[np.floating],
+    labels: NDArray[np.int8],
+    task: Task,
+    *,
+    groups: NDArray[np.integer],
+    n_bins: int,
+) -> RecordMetrics:
+    """Return all metrics of one run record.
+
+    Ties of the argmax go to the lowest index. A macro mean runs over defined labels. Balanced accuracy of a
+    multi-label record is the mean over labels of both values' mean recall at p >= 0.5, where both occur.
+
+    Args:
+        logits: (n, k), any float; a column of NaN was not fitted.
+        labels: int8 (n, k): 1 positive, 0 negative, -1 unknown; one-hot without -1 unless multi-label.
+        task: "single_label", "ordinal" or "multi_label".
+        groups: (n,) group index of every image, from 0.
+        n_bins: number of bins of the calibration errors.
+
+    Returns:
+        The metrics. Without images everything is None, reason ``no_images``. A test set of one class has no
+        AUROC but all else. With fewer than two fitted classes a single-label record is undefined altogether.
+        NLL is None where a test image's class was not fitted.
+
+    Raises:
+        ValueError: where shapes disagree, single-label rows are not one-hot, or logits are infinite or partly
+        NaN.
+
+    Example:
+        >>> logits, labels = np.array([[2.0, 0.0], [0.0, 1.0]]), np.eye(2, dtype=np.int8)
+        >>> record_metrics(logits, labels, "single_label", groups=np.arange(2), n_bins=15).accuracy
+        1.0
+    """
+    _check_inputs(logits, labels, task, groups)
+    n, k = logits.shape
+    if n == 0:
+        return _record_without_images(k)
+    probabilities = class_probabilities(logits, task)
+    scores = ranking_scores(logits, probabilities, task)
+    # Per class or label, a column that was not fitted has no value, although softmax gives it probability 0.
+    fitted_p = np.where(np.isnan(logits), np.nan, probabilities)
+    bins = equal_width_bins(fitted_p, labels, n_bins)
+    label_auroc = auroc(scores, labels)
+    label_ece = expected_calibration_error(bins)
+    label_brier = brier_scores(fitted_p, labels)
+
+    if task == "multi_label":
+        outcome = _multi_label_outcome(logits, fitted_p, labels, bins, label_ece, label_brier, n_bins)
+    else:
+        outcome = _single_label_outcome(logits, probabilities, labels, task, n_bins)
+    rows = _label_rows(logits, labels, task, groups, label_auroc, label_ece, label_brier)
+    macro_auroc, ece = _mean_defined(label_auroc), _defined(outcome.ece)
+    reason = None
+    if macro_auroc is None:
+        reason = next((row.auroc_reason for row in rows if row.auroc_reason), None)
+    elif ece is None:
+        reason = next((row.calibration_reason for row in rows if row.calibration_reason), None)
+    return RecordMetrics(
+        n=n,
+        macro_auroc=macro_auroc,
+        ece=ece,
+        adaptive_ece=_defined(outcome.adaptive_ece),
+        classwise_ece=_mean_defined(label_ece),
+        ece_debiased=_defined(outcome.ece_debiased),
+        brier=_defined(outcome.brier),
+        nll=_defined(outcome.nll),
+        accuracy=_defined(outcome.accuracy),
+        balanced_accuracy=_defined(outcome.balanced_accuracy),
+        qwk=outcome.qwk,
+        ordinal_mae=outcome.ordinal_mae,
+        n_defined_auroc=int(np.count_nonzero(~np.isnan(label_auroc))),
+        n_defined_calibration=int(np.count_nonzero(~np.isnan(label_ece))),
+        reason=reason,
+        labels=rows,
+    )
+
+
+def reliability_bins(
+    logits: NDArray[np.floating], labels: NDArray[np.int8], task: Task, *, n_bins: int
+) -> list[ReliabilityBin]:
+    """Return the non-empty bins of the reliability diagrams of a record.
+
+    First the top-label bins (single-label and ordinal), then those of every fitted class or label, in order.
+    Summing n |mean_label - mean_confidence| / total n over the bins of one ``class_index`` gives its ECE.
+
+    Args:
+        logits: (n, k); a column of NaN was not fitted.
+        labels: int8 (n, k) as for :func:`record_metrics`.
+        task: "single_label", "ordinal" or "multi_label".
+        n_bins: number of equal-width bins.
+
+    Returns:
+        One row per non-empty bin; none without images.
+
+    Raises:
+        ValueError: as :func:`record_metrics`.
+    """
+    _check_inputs(logits, labels, task, np.zeros(len(logits), dtype=np.intp))
+    if len(logits) == 0:
+        return []
+    probabilities = class_probabilities(logits, task)
+    rows: list[ReliabilityBin] = []
+    if task != "multi_label" and not np.isnan(probabilities).any():
+        rows += _bin_rows(equal_width_bins(*top_label(probabilities, labels), n_bins), [None])
+    fitted_p = np.where(np.isnan(logits), np.nan, probabilities)
+    rows += _bin_rows(equal_width_bins(fitted_p, labels, n_bins), range(logits.shape[1]))
+    return rows
+
+
+def paired_macros(first: Sequence[float | None], second: Sequence[float | None]) -> PairedMacros:
+    """Return the macro means of two records over the labels defined in both.
+
+    A ratio or difference of macro means compares like with like only over the same labels.
+
+    Args:
+        first: one value per label, None where undefined.
+        second: the same labels in the same order.
+
+    Returns:
+        Both means and the number of labels; (None, None, 0) where no label is defined in both.
+
+    Raises:
+        ValueError: where the two have different lengths.
+
+    Example:
+        >>> paired_macros([0.5, 1.0, 0.75], [0.5, None, 0.25])
+        PairedMacros(first=0.625, second=0.375, n_defined=2)
+    """
+    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    if not pairs:
+        return PairedMacros(None, None, 0)
+    n = len(pairs)
+    return PairedMacros(sum(a for a, _ in pairs) / n, sum(b for _, b in pairs) / n, n)
+
+
+def _check_inputs(
+    logits: NDArray[np.floating], labels: NDArray[np.int8], task: Task, groups: NDArray[np.integer]
+) -> None:
+    if logits.ndim != 2 or logits.shape != labels.shape or groups.shape != logits.shape[:1]:
+        raise ValueError(
+            f"found logits {logits.shape}, labels {labels.shape}, groups {groups.shape}; "
+            "expected (n, k), (n, k), (n,)."
+        )
+    if task != "multi_label" and not (((labels == 0) | (labels == 1)).all() and (labels.sum(axis=1) == 1).all()):
+        raise ValueError(f"found {task} labels that are not one-hot; expected one 1 per row and 0 elsewhere.")
+
+
+def _single_label_outcome(
+    logits: NDArray[np.floating],
+    probabilities: NDArray[np.float64],
+    labels: NDArray[np.int8],
+    task: Task,
+    n_bins: int,
+) -> _Outcome:
+    if np.isnan(probabilities).any():
+        return _Outcome()
+    k = labels.shape[1]
+    truth, predicted = labels.argmax(axis=1), probabilities.argmax(axis=1)
+    confidence, is_right = top_label(probabilities, labels)
+    bins = equal_width_bins(confidence, is_right, n_bins)
+    nll = softmax_loss(logits, truth)
+    n_true = np.bincount(truth, minlength=k)
+    n_right = np.bincount(truth[truth == predicted], minlength=k)
+    is_ordinal = task == "ordinal"
+    return _Outcome(
+        ece=expected_calibration_error(bins)[0],
+        adaptive_ece=expected_calibration_error(equal_mass_bins(confidence, is_right, n_bins))[0],
+        ece_debiased=debiased_calibration_error(bins)[0],
+        brier=float(((probabilities - labels) ** 2).sum(axis=1).mean()),
+        nll=np.nan if nll is None else nll,
+        accuracy=float(is_right.mean()),
+        balanced_accuracy=float((n_right[n_true > 0] / n_true[n_true > 0]).mean()),
+        qwk=quadratic_weighted_kappa(truth, predicted, k) if is_ordinal else None,
+        ordinal_mae=ordinal_mean_absolute_error(truth, predicted) if is_ordinal else None,
+    )
+
+
+def _multi_label_outcome(
+    logits: NDArray[np.floating],
+    probabilities: NDArray[np.float64],
+    labels: NDArray[np.int8],
+    bins: BinSums,
+    label_ece: NDArray[np.float64],
+    label_brier: NDArray[np.float64],
+    n_bins: int,
+) -> _Outcome:
+    is_fitted = ~np.isnan(probabilities)
+    is_positive, is_negative = (labels == 1) & is_fitted, (labels == 0) & is_fitted
+    is_known = is_positive | is_negative
+    is_right = ((probabilities >= 0.5) == (labels == 1)).astype(np.float64)
+    n_known = np.count_nonzero(is_known)
+    recalls = (column_means(is_right, is_positive) + column_means(is_right, is_negative)) / 2
+    adaptive = expected_calibration_error(equal_mass_bins(probabilities, labels, n_bins))
+    return _Outcome(
+        ece=_mean_or_nan(label_ece),
+        adaptive_ece=_mean_or_nan(adaptive),
+        ece_debiased=_mean_or_nan(debiased_calibration_error(bins)),
+        brier=_mean_or_nan(label_brier),
+        nll=_mean_or_nan(logistic_losses(logits, labels)),
+        accuracy=float(is_right[is_known].sum() / n_known) if n_known else np.nan,
+        balanced_accuracy=_mean_or_nan(recalls),
+    )
+
+
+def _label_rows(
+    logits: NDArray[np.floating],
+    labels: NDArray[np.int8],
+    task: Task,
+    groups: NDArray[np.integer],
+    label_auroc: NDArray[np.float64],
+    label_ece: NDArray[np.float64],
+    label_brier: NDArray[np.float64],
+) -> tuple[LabelMetrics, ...]:
+    k = labels.shape[1]
+    is_positive = labels == 1
+    n_pos = is_positive.sum(axis=0).tolist()
+    n_neg = (labels == 0).sum(axis=0).tolist()
+    holds_positive = np.zeros((k, int(groups.max()) + 1), dtype=np.bool_)
+    images, columns = np.nonzero(is_positive)
+    holds_positive[columns, groups[images]] = True
+    n_groups_pos = holds_positive.sum(axis=1).tolist()
+    unfitted = _unfitted_reasons(~np.isnan(logits[0]), task)
+    rows = []
+    for c in range(k):
+        calibration_reason = unfitted[c]
+        if calibration_reason is None and n_pos[c] + n_neg[c] == 0:
+            calibration_reason = "no_labels"
+        auroc_reason = calibration_reason
+        if auroc_reason is None and n_pos[c] == 0:
+            auroc_reason = "no_positive"
+        elif auroc_reason is None and n_neg[c] == 0:
+            auroc_reason = "no_negative"
+        rows.append(
+            LabelMetrics(
+                index=c,
+                auroc=_defined(label_auroc[c]),
+                auroc_reason=auroc_reason,
+                ece=_defined(label_ece[c]),
+                brier=_defined(label_brier[c]),
+                calibration_reason=calibration_reason,
+                n_pos=n_pos[c],
+                n_neg=n_neg[c],
+                n_groups_pos=n_groups_pos[c],
+            )
+        )
+    return tuple(rows)
+
+
+def _unfitted_reasons(fitted: NDArray[np.bool_], task: Task) -> list[UndefinedReason | None]:
+    if task == "multi_label":
+        return [None if is_fitted else "one_class_train" for is_fitted in fitted]
+    of_fitted: UndefinedReason | None = None if fitted.sum() >= 2 else "one_class_train"
+    return [of_fitted if is_fitted else "class_absent_train" for is_fitted in fitted]
+
+
+def _record_without_images(k: int) -> RecordMetrics:
+    rows = tuple(LabelMetrics(c, None, "no_images", None, None, "no_images", 0, 0, 0) for c in range(k))
+    return RecordMetrics(
+        n=0,
+        macro_auroc=None,
+        ece=None,
+        adaptive_ece=None,
+        classwise_ece=None,
+        ece_debiased=None,
+        brier=None,
+        nll=None,
+        accuracy=None,
+        balanced_accuracy=None,
+        qwk=None,
+        ordinal_mae=None,
+        n_defined_auroc=0,
+        n_defined_calibration=0,
+        reason="no_images",
+        labels=rows,
+    )
+
+
+def _bin_rows(bins: BinSums, class_indices: Sequence[int | None]) -> list[ReliabilityBin]:
+    n_bins = bins.n.shape[1]
+    edges = bin_edges(n_bins).tolist()
+    rows = []
+    for c, b in np.argwhere(bins.n > 0).tolist():
+        n = int(bins.n[c, b])
+        mean_p, mean_y = float(bins.sum_p[c, b]) / n, float(bins.sum_y[c, b]) / n
+        rows.append(ReliabilityBin(class_indices[c], b, edges[b], edges[b + 1], n, mean_p, mean_y))
+    return rows
+
+
+def _defined(value: float) -> float | None:
+    """Return ``value`` as a Python float, or None for NaN, which no table may hold."""
+    return None if np.isnan(value) else float(value)
+
+
+def _mean_or_nan(values: NDArray[np.float64]) -> float:
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else np.nan
+
+
+def _mean_defined(values: NDArray[np.float64]) -> float | None:
+    return _defined(_mean_or_nan(values))

@@ -1,0 +1,209 @@
+"""All records of a cell: from logits to rows.
+
+What lives here: the rows of ``run_records``, ``label_metrics`` and ``reliability_bins``. What stays out: the metrics
+themselves (``compute``) and where logits come from. Source: protocol page, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from crsbench_assets.config.ids import CLEAN
+from crsbench_assets.config.randomness import keyed_generator
+from crsbench_assets.metrics.calibration import class_probabilities, ece_floor
+from crsbench_assets.metrics.compute import RecordMetrics, record_metrics, reliability_bins
+from crsbench_assets.metrics.replicates import (
+    auroc_replicates,
+    basic_interval,
+    ece_replicates,
+    group_weights,
+    percentile_interval,
+)
+from crsbench_assets.metrics.specs import ECE_DEFINITION, Task
+from crsbench_assets.tables.registry import TABLES
+
+METRIC_NAMES = (
+    "macro_auroc",
+    "ece",
+    "adaptive_ece",
+    "classwise_ece",
+    "ece_debiased",
+    "brier",
+    "nll",
+    "accuracy",
+    "balanced_accuracy",
+    "qwk",
+    "ordinal_mae",
+)
+
+INTERVAL_NAMES = (
+    "macro_auroc_ci_low",
+    "macro_auroc_ci_high",
+    "ece_ci_low",
+    "ece_ci_high",
+    "interval_reason",
+    "ece_floor",
+    "ece_floor_p95",
+)
+
+TOP_LABEL = "top_label"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One (seed, fraction, condition): logits (n, k), labels (n, k) and groups (n,), or a reason for none."""
+
+    seed: int
+    fraction: float
+    condition: str
+    logits: NDArray[np.float32] | None = None
+    labels: NDArray[np.int8] | None = None
+    groups: NDArray[np.int64] | None = None
+    source_id: str = "primary"
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class RecordRows:
+    """Rows of the three tables, without their constant columns."""
+
+    run_records: pl.DataFrame
+    label_metrics: pl.DataFrame
+    reliability_bins: pl.DataFrame
+
+
+def measure_records(
+    records: Iterable[Record],
+    *,
+    dataset_id: str,
+    task: Task,
+    classes: Sequence[str],
+    n_bins: int,
+    n_replicates: int,
+    encoder_id: str,
+) -> RecordRows:
+    """Return the rows of all records of a cell.
+
+    Records at all labels also get intervals over test groups; the weights of the groups are shared by all encoders,
+    seeds and conditions of a dataset, so that differences can be paired.
+
+    Args:
+        records: the records; one with a ``reason`` becomes rows of NULL with that reason.
+        dataset_id: key of the group weights.
+        task: kind of the labels.
+        classes: names of the k classes.
+        n_bins: bins of the calibration errors.
+        n_replicates: b, replicates of the test groups.
+        encoder_id: with the record's names, key of the noise floor's draws.
+    """
+    runs: list[dict[str, Any]] = []
+    labels: list[dict[str, Any]] = []
+    bins: list[dict[str, Any]] = []
+    weights: dict[tuple[str, int], NDArray[np.float64]] = {}
+    for record in records:
+        key = {"seed": record.seed, "label_fraction": record.fraction, "condition_id": record.condition}
+        if record.logits is None or record.labels is None or record.groups is None:
+            runs.append(key | _undefined_run(record.reason))
+            labels += [key | {"class_name": name} | _undefined_label(record.reason) for name in classes]
+            continue
+        metrics = record_metrics(record.logits, record.labels, task, groups=record.groups, n_bins=n_bins)
+        run = key | _run_row(metrics)
+        if record.fraction == 1.0:
+            name = (record.source_id, int(record.groups.max(initial=-1)) + 1)
+            if name not in weights:
+                weights[name] = group_weights(f"{dataset_id}/{record.source_id}", name[1], n_replicates)
+            run |= _interval_row(record, task, weights[name], n_bins)
+            if record.condition == CLEAN or record.source_id != "primary":
+                run |= _floor_row(record, task, n_bins, (encoder_id, dataset_id))
+            bins += _bin_rows(record, task, classes, n_bins)
+        runs.append(run)
+        labels += [key | {"class_name": classes[row.index]} | _label_row(row) for row in metrics.labels]
+    return RecordRows(
+        run_records=_frame("run_records", runs),
+        label_metrics=_frame("label_metrics", labels),
+        reliability_bins=_frame("reliability_bins", bins),
+    )
+
+
+def _run_row(metrics: RecordMetrics) -> dict[str, Any]:
+    row: dict[str, Any] = {name: getattr(metrics, name) for name in METRIC_NAMES}
+    row |= {"n": metrics.n, "reason": metrics.reason, "ece_definition": ECE_DEFINITION}
+    row |= {"n_defined_auroc": metrics.n_defined_auroc, "n_defined_calibration": metrics.n_defined_calibration}
+    return row | dict.fromkeys(INTERVAL_NAMES)
+
+
+def _undefined_run(reason: str | None) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys((*METRIC_NAMES, *INTERVAL_NAMES))
+    row |= {"n": 0, "n_defined_auroc": 0, "n_defined_calibration": 0}
+    return row | {"reason": reason, "ece_definition": ECE_DEFINITION}
+
+
+def _label_row(row: Any) -> dict[str, Any]:
+    return {
+        "auroc": row.auroc,
+        "ece": row.ece,
+        "brier": row.brier,
+        "n_pos": row.n_pos,
+        "n_neg": row.n_neg,
+        "n_groups_pos": row.n_groups_pos,
+        "reason": row.auroc_reason or row.calibration_reason,
+    }
+
+
+def _undefined_label(reason: str | None) -> dict[str, Any]:
+    nothing: dict[str, Any] = dict.fromkeys(("auroc", "ece", "brier"))
+    return nothing | {"n_pos": 0, "n_neg": 0, "n_groups_pos": 0, "reason": reason}
+
+
+def _interval_row(record: Record, task: Task, weights: NDArray[np.float64], n_bins: int) -> dict[str, Any]:
+    assert record.logits is not None and record.labels is not None and record.groups is not None
+    auroc = auroc_replicates(record.logits, record.labels, task, record.groups, weights)
+    ece = ece_replicates(record.logits, record.labels, task, record.groups, weights, n_bins=n_bins)
+    of_auroc, of_ece = percentile_interval(auroc.values), basic_interval(ece.values, ece.point)
+    return {
+        "macro_auroc_ci_low": of_auroc.low,
+        "macro_auroc_ci_high": of_auroc.high,
+        "ece_ci_low": of_ece.low,
+        "ece_ci_high": of_ece.high,
+        "interval_reason": of_auroc.reason or of_ece.reason,
+    }
+
+
+def _floor_row(record: Record, task: Task, n_bins: int, names: tuple[str, str]) -> dict[str, Any]:
+    assert record.logits is not None and record.labels is not None
+    probabilities = class_probabilities(record.logits, task)
+    if task == "multi_label":
+        probabilities = np.where(record.labels < 0, np.nan, probabilities)
+    generator = keyed_generator("ece_floor", *names, record.seed, record.condition)
+    mean, p95 = ece_floor(probabilities, task, n_bins, generator)
+    return {"ece_floor": mean, "ece_floor_p95": p95}
+
+
+def _bin_rows(record: Record, task: Task, classes: Sequence[str], n_bins: int) -> list[dict[str, Any]]:
+    assert record.logits is not None and record.labels is not None
+    return [
+        {
+            "seed": record.seed,
+            "condition_id": record.condition,
+            "class_name": TOP_LABEL if row.class_index is None else classes[row.class_index],
+            "bin_index": row.bin_index,
+            "bin_low": row.bin_low,
+            "bin_high": row.bin_high,
+            "n": row.n,
+            "mean_confidence": row.mean_confidence,
+            "mean_label": row.mean_label,
+        }
+        for row in reliability_bins(record.logits, record.labels, task, n_bins=n_bins)
+    ]
+
+
+def _frame(table: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
+    schema = TABLES[table].polars_schema()
+    constant = {"protocol_id", "encoder_id", "dataset_id", "inputs_hash"}
+    return pl.DataFrame(rows, schema={name: kind for name, kind in schema.items() if name not in constant})

@@ -1,0 +1,135 @@
+"""The inputs hash: everything a partition was computed from, in one number.
+
+What lives here: the one definition of an inputs hash, used by the planner to find what is stale and by the worker
+to stamp what it wrote. What stays out: what follows from a difference (``plan``).
+Source: interfaces page, "Identity".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from crsbench_assets.config.cards import DatasetCard, EncoderCard, Source
+from crsbench_assets.config.hashes import content_hash
+from crsbench_assets.planning.stages import StageSpec
+from crsbench_assets.storage.layout import PartitionKey
+from crsbench_assets.storage.project import Project
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a partition is computed from: one hash, and the hashes of its parts by name."""
+
+    parts: dict[str, str]
+
+    @cached_property
+    def hash(self) -> str:
+        """Hash of all parts."""
+        return content_hash(self.parts)
+
+
+class InputsHasher:
+    """Inputs of a project's partitions; remembers the parts that many partitions share."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._shared: dict[tuple[str, ...], dict[str, str]] = {}
+
+    def inputs(
+        self, stage: StageSpec, key: PartitionKey, upstream: Mapping[str, Sequence[tuple[PartitionKey, str]]]
+    ) -> Inputs:
+        """Return the inputs of one partition of a stage.
+
+        Args:
+            stage: the stage.
+            key: values of its grain key.
+            upstream: for every table it reads, the partitions it uses with their content hashes, sorted.
+
+        Raises:
+            ConfigError: a file that the stage reads is gone.
+        """
+        encoder_id, dataset_id = split_key(stage, key)
+        parts: dict[str, str] = {}
+        parts |= self._once(("stage", stage.name), lambda: self._stage_part(stage))
+        if encoder_id is not None and dataset_id is not None:
+            parts |= self._once(
+                ("encoder", stage.name, encoder_id, dataset_id),
+                lambda: self._encoder_part(stage, encoder_id, dataset_id),
+            )
+        if dataset_id is not None:
+            parts |= self._once(("dataset", stage.name, dataset_id), lambda: self._dataset_part(stage, dataset_id))
+        for table, partitions in upstream.items():
+            # the common case of one partition needs no hash of its own
+            single = partitions[0][1] if len(partitions) == 1 else content_hash([list(p) for p in partitions])
+            parts[table] = single[:12]
+        return Inputs(parts)
+
+    def _once(self, name: tuple[str, ...], compute: Callable[[], dict[str, Any]]) -> dict[str, str]:
+        if name not in self._shared:
+            self._shared[name] = {part: content_hash(value)[:12] for part, value in compute().items()}
+        return self._shared[name]
+
+    def _stage_part(self, stage: StageSpec) -> dict[str, Any]:
+        registry, layout = self._project.registry, self._project.layout
+        settings = registry.settings.model_dump(mode="json")
+        part: dict[str, Any] = {
+            "code version": [[t.name, t.code_version, t.schema_version] for t in stage.specs],
+        }
+        if stage.protocol_fields:
+            part["protocol"] = {name: registry.protocol.field(name) for name in stage.protocol_fields}
+        if stage.settings_fields:
+            part["settings"] = {name: settings[name] for name in stage.settings_fields}
+        if "cards" in stage.external:
+            part["cards"] = [registry.snapshot["encoders"], registry.snapshot["datasets"]]
+        if "panels" in stage.external:
+            part["panels"] = sorted(path.stem for path in layout.panels.glob("*.json"))
+        return part
+
+    def _encoder_part(self, stage: StageSpec, encoder_id: str, dataset_id: str) -> dict[str, Any]:
+        card: EncoderCard = self._project.registry.encoder(encoder_id)
+        part: dict[str, Any] = {}
+        if stage.encoder_fields:
+            dump = card.model_dump(mode="json", include=set(stage.encoder_fields) - {"cells"})
+            if "cells" in stage.encoder_fields and dataset_id in card.cells:
+                dump["cells"] = card.cells[dataset_id].model_dump(mode="json", exclude={"planted", "planted_se"})
+            part["encoder card"] = dump
+        if "vector_files" in stage.external:
+            part["vector files"] = [
+                self._project.fingerprints.fingerprint(path, f"vectors of encoder {encoder_id!r} for {dataset_id!r}")
+                for path in card.vectors.get(dataset_id, ())
+            ]
+        return part
+
+    def _dataset_part(self, stage: StageSpec, dataset_id: str) -> dict[str, Any]:
+        card: DatasetCard = self._project.registry.dataset(dataset_id)
+        part: dict[str, Any] = {}
+        sources = {"primary": card.source} | ({card.shift.id: card.shift.source} if card.shift else {})
+        if stage.dataset_fields:
+            dump = card.model_dump(mode="json", include=set(stage.dataset_fields) - {"source", "shift"})
+            if "source" in stage.dataset_fields:
+                dump["sources"] = {name: self._source_part(source) for name, source in sources.items()}
+            part["dataset card"] = dump
+        if "cohort_files" in stage.external:
+            part["cohort files"] = {
+                name: self._project.fingerprints.fingerprint(source.manifest, f"manifest of {dataset_id!r} ({name})")
+                for name, source in sources.items()
+                if source.manifest
+            }
+        return part
+
+    @staticmethod
+    def _source_part(source: Source) -> Any:
+        # where the files lie does not change what they say: a moved home or root makes nothing stale
+        return source.model_dump(mode="json", exclude={"root", "manifest"})
+
+
+def split_key(stage: StageSpec, key: PartitionKey) -> tuple[str | None, str | None]:
+    """Return (encoder_id, dataset_id) of a partition, with None where the grain has none."""
+    if stage.grain == "cell":
+        return key[0], key[1]
+    if stage.grain == "dataset":
+        return None, key[0]
+    return None, None

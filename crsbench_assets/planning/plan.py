@@ -1,0 +1,302 @@
+"""The planner: what is missing or stale, and why.
+
+What lives here: the state of every stage of every dataset and cell, derived from pointers and inputs hashes alone.
+What stays out: doing anything about it (``cli``, sensor and schedule ask here) and its display (``status``).
+Source: architecture page, principle 6; works after the loss of the Dagster database and without importing Dagster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from crsbench_assets.config.cards import IMAGE_KINDS
+from crsbench_assets.config.cells import Cell, GridCounts, cells, grid_counts
+from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.planning.inputs import Inputs, InputsHasher
+from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, StageSpec
+from crsbench_assets.storage.lake import Pointer
+from crsbench_assets.storage.layout import PartitionKey
+from crsbench_assets.storage.leases import Attempt, read_attempt
+from crsbench_assets.storage.project import Project
+from crsbench_assets.tables.schema import Grain
+
+CURRENT, MISSING, STALE, FAILED, RUNNING, BLOCKED = "current", "missing", "stale", "failed", "running", "blocked"
+"""States of a task. ``blocked`` tasks cannot be computed as things stand; nobody asks for them."""
+
+
+PointerLookup = Callable[[str, PartitionKey], Pointer | None]
+"""(table, partition) -> pointer of the last table of that table's stage, or None."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One stage of one partition and its state; ``why`` is a sentence for people, ``reason`` a code or None."""
+
+    stage: StageSpec
+    key: PartitionKey
+    state: str
+    why: str = ""
+    reason: str | None = None
+    inputs: Inputs | None = None
+    pointer: Pointer | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a default `materialize` computes it."""
+        return self.state in (MISSING, STALE)
+
+
+@dataclass(frozen=True)
+class CellState:
+    """A cell of the grid with its status (interfaces page, ``cells.status``)."""
+
+    encoder_id: str
+    dataset_id: str
+    status: str
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything the planner found."""
+
+    tasks: tuple[Task, ...]
+    grid: tuple[Cell, ...]
+    counts: GridCounts
+    retired: tuple[CellState, ...]
+
+    def due(self, grain: Grain) -> list[PartitionKey]:
+        """Return the partitions of a grain with work to do, in order."""
+        return list(dict.fromkeys(t.key for t in self.tasks if t.is_due and t.stage.grain == grain))
+
+    def of(self, key: PartitionKey, grain: Grain) -> list[Task]:
+        """Return the tasks of one partition, upstream first."""
+        return self._by_partition.get((grain, key), [])
+
+    @cached_property
+    def _by_partition(self) -> dict[tuple[str, PartitionKey], list[Task]]:
+        found: dict[tuple[str, PartitionKey], list[Task]] = {}
+        for task in self.tasks:
+            found.setdefault((task.stage.grain, task.key), []).append(task)
+        return found
+
+    @cached_property
+    def cells(self) -> tuple[CellState, ...]:
+        """Every cell of the grid with its status, retired encoders last."""
+        return tuple(self._cell_state(cell) for cell in self.grid) + self.retired
+
+    def _cell_state(self, cell: Cell) -> CellState:
+        if not cell.is_applicable:
+            return CellState(cell.encoder_id, cell.dataset_id, "not_applicable", cell.reason)
+        upstream = self.of((cell.dataset_id,), "dataset")
+        own = self.of((cell.encoder_id, cell.dataset_id), "cell")
+        status, reason = _status_of(upstream, own)
+        return CellState(cell.encoder_id, cell.dataset_id, status, reason)
+
+
+def _status_of(upstream: Sequence[Task], own: Sequence[Task]) -> tuple[str, str | None]:
+    for state in (RUNNING, FAILED):
+        found = next((task for task in (*own, *upstream) if task.state == state), None)
+        if found:
+            return state, f"{found.stage.name}: {found.reason or found.why}"
+    pending = next((task for task in (*upstream, *own) if task.state != CURRENT), None)
+    if pending is None:
+        return "ok", None
+    has_result = own[-1].pointer is not None
+    return ("stale" if has_result else "missing"), f"{pending.stage.name}: {pending.reason or pending.why}"
+
+
+class _Planner:
+    """Walks the stages upstream first and remembers what it saw."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.hasher = InputsHasher(project)
+        self.grid = tuple(cells(project.registry))
+        self.tasks: dict[tuple[str, PartitionKey], Task] = {}
+
+    def plan(self) -> Plan:
+        for stage in STAGES:
+            for key in self._keys(stage.grain):
+                self.tasks[stage.name, key] = self._task(stage, key)
+        return Plan(tuple(self.tasks.values()), self.grid, grid_counts(self.project.registry), self._retired())
+
+    def _keys(self, grain: Grain) -> list[PartitionKey]:
+        if grain == "cell":
+            return [(cell.encoder_id, cell.dataset_id) for cell in self.grid if cell.is_applicable]
+        if grain == "dataset":
+            return [(dataset_id,) for dataset_id in self.project.registry.datasets]
+        return [()]
+
+    def _task(self, stage: StageSpec, key: PartitionKey) -> Task:
+        pointer = self.project.lake.pointer(stage.last_table, key)
+        attempt = read_attempt(self.project.lake.folder(stage.lease_table, key))
+        if attempt is not None and attempt.is_running():
+            why = f"computed by process {attempt.pid} on {attempt.host}"
+            return Task(stage, key, RUNNING, why, pointer=pointer)
+        blocker = self._blocker(stage, key)
+        if blocker:
+            return Task(stage, key, BLOCKED, *blocker, pointer=pointer)
+        waiting = self._waiting(stage, key)
+        if waiting is not None:
+            return self._waiting_task(stage, key, pointer, waiting)
+        try:
+            inputs = self.hasher.inputs(stage, key, upstream_contents(self.project, stage, key, self._pointer))
+        except ConfigError as error:
+            return Task(stage, key, BLOCKED, str(error), pointer=pointer)
+        return _compared(stage, key, inputs, pointer, attempt)
+
+    def _pointer(self, table: str, key: PartitionKey) -> Pointer | None:
+        stage = STAGE_OF_TABLE[table]
+        task = self.tasks.get((stage.name, key))
+        return task.pointer if task else None
+
+    def _waiting(self, stage: StageSpec, key: PartitionKey) -> Task | None:
+        """Return the first upstream task that is not current, for partitions that need all of theirs."""
+        if stage.grain == "whole":
+            return None  # pooled stages work with what there is
+        for table in stage.reads:
+            upstream = STAGE_OF_TABLE[table]
+            task = self.tasks[upstream.name, upstream_key(stage, upstream, key)]
+            if task.state != CURRENT:
+                return task
+        return None
+
+    def _waiting_task(self, stage: StageSpec, key: PartitionKey, pointer: Pointer | None, waiting: Task) -> Task:
+        if waiting.state in (FAILED, BLOCKED):
+            return Task(stage, key, BLOCKED, f"{waiting.stage.name}: {waiting.why}", waiting.reason, pointer=pointer)
+        state = MISSING if pointer is None else STALE
+        return Task(stage, key, state, f"{waiting.stage.name} is {waiting.state}", pointer=pointer)
+
+    def _blocker(self, stage: StageSpec, key: PartitionKey) -> tuple[str, str] | None:
+        registry = self.project.registry
+        if stage.name == "index":
+            layout = registry.datasets[key[0]].source.layout
+            if layout not in ("manifest", "synthetic"):
+                return f"this version cannot read the layout {layout} yet", "not_available"
+            if registry.datasets[key[0]].source.has_images:
+                return "this version cannot read images yet", "not_available"
+        if stage.name == "extract" and registry.encoders[key[0]].kind in IMAGE_KINDS:
+            return f"this version cannot load encoders of kind {registry.encoders[key[0]].kind} yet", "not_available"
+        return None
+
+    def _retired(self) -> tuple[CellState, ...]:
+        registry = self.project.registry
+        return tuple(
+            CellState(encoder_id, dataset_id, "retired", None)
+            for dataset_id in registry.datasets
+            for encoder_id in registry.settings.retired
+            if encoder_id in registry.encoders
+        )
+
+
+def _compared(
+    stage: StageSpec, key: PartitionKey, inputs: Inputs, pointer: Pointer | None, attempt: Attempt | None
+) -> Task:
+    if pointer is not None and pointer.inputs_hash == inputs.hash:
+        if pointer.status == "failed":
+            return Task(stage, key, FAILED, pointer.detail or "", pointer.reason, inputs, pointer)
+        return Task(stage, key, CURRENT, "", pointer.reason, inputs, pointer)
+    if attempt is not None and pointer is None:
+        why = f"last attempt {attempt.state}: {attempt.message}"
+        return Task(stage, key, MISSING, why, attempt.reason, inputs, None)
+    if pointer is None:
+        return Task(stage, key, MISSING, "never computed", None, inputs, None)
+    changed = sorted(
+        name for name in inputs.parts | pointer.inputs if inputs.parts.get(name) != pointer.inputs.get(name)
+    )
+    return Task(stage, key, STALE, f"changed: {', '.join(changed)}", None, inputs, pointer)
+
+
+def plan(project: Project) -> Plan:
+    """Return what is missing or stale in a project, and why."""
+    return _Planner(project).plan()
+
+
+def upstream_key(stage: StageSpec, upstream: StageSpec, key: PartitionKey) -> PartitionKey:
+    """Return the upstream partition that a partition reads; stages of grain ``whole`` read all of them instead."""
+    if upstream.grain == "dataset" and stage.grain == "cell":
+        return (key[1],)
+    if upstream.grain == "whole":
+        return ()
+    return key
+
+
+def upstream_partitions(project: Project, stage: StageSpec, table: str, key: PartitionKey) -> list[PartitionKey]:
+    """Return the partitions of ``table`` that one partition of ``stage`` reads, sorted."""
+    upstream = STAGE_OF_TABLE[table]
+    if stage.grain != "whole" or upstream.grain == "whole":
+        return [upstream_key(stage, upstream, key)]
+    if upstream.grain == "dataset":
+        return sorted((dataset_id,) for dataset_id in project.registry.datasets)
+    applicable = (cell for cell in cells(project.registry) if cell.is_applicable)
+    return sorted((cell.encoder_id, cell.dataset_id) for cell in applicable)
+
+
+def upstream_contents(
+    project: Project, stage: StageSpec, key: PartitionKey, pointer_of: PointerLookup
+) -> dict[str, list[tuple[PartitionKey, str]]]:
+    """Return, for every table that a stage reads, its partitions with results and their content hashes.
+
+    Args:
+        project: the project.
+        stage: the reading stage.
+        key: the reading partition.
+        pointer_of: (table, partition) -> pointer of the last table of that table's stage.
+    """
+    contents: dict[str, list[tuple[PartitionKey, str]]] = {}
+    for table in stage.reads:
+        found = []
+        for part in upstream_partitions(project, stage, table, key):
+            pointer = pointer_of(table, part)
+            if pointer is not None and pointer.status == "ok":
+                found.append((part, pointer.stage_contents[table]))
+        contents[table] = found
+    return contents
+
+
+def lake_pointers(project: Project) -> PointerLookup:
+    """Return a lookup that reads the lake, for a worker that stamps what it computes."""
+
+    def lookup(table: str, key: PartitionKey) -> Pointer | None:
+        return project.lake.pointer(STAGE_OF_TABLE[table].last_table, key)
+
+    return lookup
+
+
+def select(
+    plan_: Plan,
+    *,
+    encoders: Iterable[str] = (),
+    datasets: Iterable[str] = (),
+    force: bool = False,
+) -> Mapping[Grain, list[PartitionKey]]:
+    """Return the partitions that a request asks for, by grain.
+
+    Args:
+        plan_: the plan.
+        encoders, datasets: ids to restrict to; empty means all.
+        force: also what is current or failed.
+    """
+    encoder_set, dataset_set = set(encoders), set(datasets)
+    wanted: dict[Grain, list[PartitionKey]] = {}
+    for grain in ("dataset", "cell", "whole"):
+        keys = []
+        for task in plan_.tasks:
+            if task.stage.grain != grain or (task.state in (BLOCKED, RUNNING) and not task.is_due):
+                continue
+            if task.is_due or force:
+                keys.append(task.key)
+        keys = list(dict.fromkeys(keys))
+        if grain == "cell":
+            keys = [k for k in keys if _in(k[0], encoder_set) and _in(k[1], dataset_set)]
+        if grain == "dataset":
+            keys = [k for k in keys if _in(k[0], dataset_set)]
+        wanted[grain] = keys  # type: ignore[index]
+    return wanted
+
+
+def _in(value: str, wanted: set[str]) -> bool:
+    return not wanted or value in wanted

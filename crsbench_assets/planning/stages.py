@@ -1,0 +1,171 @@
+"""Stages: which tables are computed together, from what.
+
+What lives here: the declared inputs of every stage, from which the planner derives staleness and Dagster its
+dependencies. What stays out: the computation (``worker`` binds it) and the shapes (``tables``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from crsbench_assets.tables.registry import TABLES
+from crsbench_assets.tables.schema import Grain, TableSpec
+
+External = Literal["cohort_files", "vector_files", "panels", "cards"]
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """One stage.
+
+    Args:
+        name: a verb.
+        group: the Dagster group, a stage of the house.
+        tables: written together, in this order; the first one holds the lease, the last one's pointer is put last,
+            so a stage is complete when its last table is.
+        reads: upstream tables.
+        protocol_fields, encoder_fields, dataset_fields, settings_fields: dotted names of the fields it depends on.
+        external: the user's files it reads.
+        pool: Dagster pool that bounds how many run at once.
+        kinds: what the Dagster UI shows it is made with.
+    """
+
+    name: str
+    group: str
+    tables: tuple[str, ...]
+    reads: tuple[str, ...] = ()
+    protocol_fields: tuple[str, ...] = ()
+    encoder_fields: tuple[str, ...] = ()
+    dataset_fields: tuple[str, ...] = ()
+    settings_fields: tuple[str, ...] = ()
+    external: tuple[External, ...] = ()
+    pool: str | None = None
+    kinds: tuple[str, ...] = ("polars",)
+
+    @cached_property
+    def grain(self) -> Grain:
+        """Grain of all its tables."""
+        grains = {TABLES[name].grain for name in self.tables}
+        if len(grains) != 1:
+            raise ValueError(f"stage {self.name} mixes the grains {sorted(grains)}")
+        return grains.pop()
+
+    @cached_property
+    def specs(self) -> tuple[TableSpec, ...]:
+        """Shapes of its tables."""
+        return tuple(TABLES[name] for name in self.tables)
+
+    @property
+    def lease_table(self) -> str:
+        """Table whose folder holds the lease."""
+        return self.tables[0]
+
+    @property
+    def last_table(self) -> str:
+        """Table whose pointer is put last."""
+        return self.tables[-1]
+
+
+STAGES: tuple[StageSpec, ...] = (
+    StageSpec(
+        "describe",
+        group="catalogue",
+        tables=("encoders", "datasets"),
+        settings_fields=("label_policy", "retired"),
+        external=("cards",),
+    ),
+    StageSpec(
+        "index",
+        group="data",
+        tables=("quarantine", "images"),
+        dataset_fields=("task", "classes", "source", "shift"),
+        settings_fields=("label_policy", "group_salt"),
+        external=("cohort_files",),
+    ),
+    StageSpec(
+        "split",
+        group="data",
+        tables=("leakage_violations", "dataset_statistics", "splits"),
+        reads=("images", "quarantine"),
+        protocol_fields=("seeds", "splits", "label_fractions"),
+        settings_fields=("caps",),
+        external=("cohort_files",),
+    ),
+    StageSpec(
+        "extract",
+        group="embeddings",
+        tables=("embedding_failures", "shift_embeddings", "embeddings"),
+        reads=("images", "splits"),
+        protocol_fields=("corruptions",),
+        encoder_fields=("kind", "weights", "preprocessing", "embedding", "cells"),
+        external=("vector_files",),
+        pool="gpu",
+    ),
+    StageSpec(
+        "probe",
+        group="probes",
+        tables=("probe_fits", "predictions"),
+        reads=("images", "dataset_statistics", "splits", "embeddings", "shift_embeddings"),
+        protocol_fields=("seeds", "label_fractions", "probe", "corruptions"),
+        dataset_fields=("task", "classes"),
+        pool="cpu_heavy",
+        kinds=("scikitlearn",),
+    ),
+    StageSpec(
+        "measure",
+        group="metrics",
+        tables=("reliability_bins", "label_metrics", "run_records"),
+        reads=("images", "probe_fits", "predictions"),
+        protocol_fields=("seeds", "label_fractions", "metrics", "corruptions"),
+        dataset_fields=("task", "classes"),
+        kinds=("numpy",),
+    ),
+    StageSpec(
+        "aggregate",
+        group="aggregates",
+        tables=("seed_aggregates",),
+        reads=("run_records",),
+        protocol_fields=("seeds",),
+    ),
+    StageSpec(
+        "derive_axes",
+        group="aggregates",
+        tables=("cell_axes",),
+        reads=("label_metrics", "run_records"),
+        protocol_fields=("seeds", "label_fractions", "corruptions", "axes", "metrics.near_chance_auroc"),
+    ),
+    StageSpec(
+        "anchor",
+        group="scores",
+        tables=("reference_panels",),
+        reads=("encoders", "dataset_statistics", "cell_axes"),
+        external=("panels",),
+    ),
+    StageSpec(
+        "score",
+        group="scores",
+        tables=("ranks", "cell_scores", "crs_scores"),
+        reads=("encoders", "dataset_statistics", "cell_axes", "reference_panels"),
+        protocol_fields=("scores", "label_fractions", "seeds"),
+        settings_fields=("label_policy", "caps"),
+        external=("panels",),
+    ),
+)
+
+STAGE_OF_TABLE: dict[str, StageSpec] = {table: stage for stage in STAGES for table in stage.tables}
+"""Stage that computes a table; a table that is absent here is declared and not computed yet."""
+
+EXTRACTION = ("extract",)
+"""Stages of the job ``extract_cells``: the ones that may need a GPU."""
+
+
+def stages_of(grain: Grain) -> tuple[StageSpec, ...]:
+    """Return the stages of one grain, upstream first."""
+    return tuple(stage for stage in STAGES if stage.grain == grain)
+
+
+def stage_named(name: str) -> StageSpec:
+    """Return a stage by name."""
+    return next(stage for stage in STAGES if stage.name == name)

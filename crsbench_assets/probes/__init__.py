@@ -1,0 +1,1 @@
+"""Linear probes on frozen features: standardise, fit, certify, predict."""

@@ -1,0 +1,1 @@
+"""From the axes of all cells to the Clinical Reliability Score against a reference panel."""

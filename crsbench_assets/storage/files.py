@@ -1,0 +1,88 @@
+"""Durable writing of small files.
+
+What lives here: replacing a file at once, with its bytes on disk before its name. What stays out: what is written.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from crsbench_assets.config.errors import StorageError
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses into one sentence about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise StorageError(
+                f"The disk is full: {path} could not be written. Free space (`crsbench doctor` shows how much there "
+                "is) and run the command again; everything finished so far is kept."
+            ) from error
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise StorageError(
+                f"{path} cannot be written: {error.strerror}. Make the home writable for you, or name another with "
+                "--home; reading commands (status, sql) work as it is."
+            ) from error
+        raise StorageError(f"{path}: {error.strerror or error}.") from error
+
+
+def sync_directory(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` so that a reader sees the old or the new file, never a mixture, also after a power cut.
+
+    Raises:
+        StorageError: the disk is full, the home read-only, and the like.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    with storage_errors(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, path)
+            sync_directory(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def replace_json(path: Path, value: Any) -> None:
+    """Write ``value`` as JSON at once; see :func:`replace_bytes`."""
+    replace_bytes(path, (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON of a file, or None where there is no file.
+
+    Raises:
+        StorageError: the file holds no JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        return None
+    except ValueError as error:
+        raise StorageError(
+            f"{path} is damaged ({error}): remove it, and what it described is computed again."
+        ) from None

@@ -1,0 +1,98 @@
+"""Content hashes of tables and of the user's files.
+
+What lives here: the hash that says whether two partitions hold the same rows, and a cache of file hashes.
+What stays out: hashes of cards and settings (``config.hashes``). Source: interfaces page, "Identity".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crsbench_assets.config.errors import ConfigError, StorageError
+from crsbench_assets.config.hashes import HASH_LENGTH
+from crsbench_assets.storage.files import read_json, replace_json
+from crsbench_assets.tables.schema import TableSpec
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def frame_hash(frame: pl.DataFrame, table: TableSpec) -> str:
+    """Return the content hash of a partition.
+
+    The hash covers names, types and values of all columns but the volatile ones, with rows in the order of the key.
+    It does not depend on the order of rows given, nor on the version of a file format.
+
+    Args:
+        frame: rows of the table's shape.
+        table: the shape.
+    """
+    digest = hashlib.sha256()
+    ordered = frame.sort(table.key) if table.key else frame
+    digest.update(str(ordered.height).encode())
+    for column in table.columns:
+        if not column.volatile:
+            digest.update(f"\n{column.name}:{column.type}\n".encode())
+            _update(digest, ordered.get_column(column.name))
+    return digest.hexdigest()[:HASH_LENGTH]
+
+
+def _update(digest: Any, series: pl.Series) -> None:
+    import numpy as np
+    import polars as pl
+
+    digest.update(np.packbits(series.is_null().to_numpy()).tobytes())
+    if isinstance(series.dtype, pl.List):
+        digest.update(series.list.len().fill_null(0).to_numpy().astype(np.int64).tobytes())
+        _update(digest, series.drop_nulls().explode(empty_as_null=False))
+    elif series.dtype == pl.String:
+        filled = series.fill_null("")
+        digest.update(filled.str.len_bytes().to_numpy().astype(np.int64).tobytes())
+        digest.update("".join(filled.to_list()).encode())
+    elif series.dtype == pl.Boolean:
+        digest.update(np.packbits(series.fill_null(False).to_numpy()).tobytes())
+    else:
+        digest.update(series.fill_null(0).to_numpy().tobytes())
+
+
+class FileFingerprints:
+    """Hashes of the user's files, remembered by path, size and time so that a look costs one ``stat``."""
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._known: dict[str, dict[str, Any]] = read_json(cache) or {}
+
+    def fingerprint(self, path: str | Path, what: str) -> str:
+        """Return the sha256 of a file.
+
+        Args:
+            path: the file.
+            what: for the error: what the file is to us.
+
+        Raises:
+            ConfigError: the file does not exist or cannot be read.
+        """
+        path = Path(path)
+        try:
+            status = path.stat()
+            stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
+            known = self._known.get(str(path))
+            if known and known["stamp"] == stamp:
+                return str(known["sha256"])
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise ConfigError(
+                f"{what}: {path} cannot be read ({error.strerror}). Put the file there or correct the path in the card."
+            ) from error
+        self._known[str(path)] = {"stamp": stamp, "sha256": digest}
+        self._save()
+        return digest
+
+    def _save(self) -> None:
+        try:
+            replace_json(self._cache, self._known)
+        except StorageError:
+            return  # a read-only home hashes again next time; nothing else depends on the cache

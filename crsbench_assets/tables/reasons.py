@@ -1,0 +1,45 @@
+"""Reason codes: why a value is NULL or a cell has no result.
+
+What lives here: the closed list of codes and their meaning for a reader. What stays out: the code that decides.
+Source: protocol page, sections 2 to 7.
+"""
+
+from __future__ import annotations
+
+REASONS: dict[str, str] = {
+    # cells
+    "excluded_by_card": "the encoder's card says that it has no cell on this dataset",
+    "no_vectors": "the encoder's card names no vectors for this dataset or condition",
+    "no_images": "the dataset has no images, and the encoder reads images; for a record: no test image",
+    "not_synthetic": "a synthetic encoder has settings for synthetic datasets only",
+    "not_available": "this version cannot read this layout or load this kind of encoder yet",
+    "incomplete_support": "the encoder has no finite vector for at least one image of the support",
+    "wrong_width": "vectors of one encoder differ in width",
+    "not_converged": "a probe did not reach the certified gap",
+    "died": "the process that computed it is gone",
+    "error": "the stage ended with an error that is no property of the data",
+    # labels and metrics
+    "no_positive": "no positive image among the test images",
+    "no_negative": "no negative image among the test images",
+    "no_labels": "no known label among the test images",
+    "one_class_train": "the training subset holds one value of this label",
+    "class_absent_train": "the training split holds no image of this class",
+    "infeasible_fraction": "the fraction of this dataset has fewer images than classes",
+    "unstable": "fewer than 95 % of the replicates are defined",
+    "no_access": "the dataset needs an agreement that crsbench.yaml does not record",
+    # aggregates and scores
+    "missing_seed": "not every seed has a value",
+    "undefined_term": "a term of the ratio or mean is undefined",
+    "near_chance": "the discrimination is not above chance, so a chance-corrected ratio is undefined",
+    "incomplete": "an applicable cell of the encoder has no result",
+    "no_anchor": "the panel has no anchor for this dataset",
+    "degenerate_axis": "all members agree on this axis, so it is set to 0.5",
+    "no_panel": "no complete candidate forms a panel",
+    "no_replicates": "rank intervals need replicates of the axes, which this version does not compute yet",
+    "panel_mismatch": "the panel was frozen under other rules or on another test set",
+    # splits
+    "group_in_declared_test": "a group of the pool also has images in the declared test split",
+    "excluded": "quarantined, or outside a cap",
+    # quarantine
+    "blank_class": "the row of the manifest names no class",
+}

@@ -1,0 +1,137 @@
+"""How the shape of a table is written down.
+
+What lives here: column types, :class:`ColumnSpec` and :class:`TableSpec`. What stays out: the tables themselves
+(``registry``) and what is made of a shape (``ddl``, ``validate``, ``docs``, and the Dagster schema above).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+Grain = Literal["whole", "dataset", "cell", "publication"]
+
+ColumnType = Literal["text", "integer", "real", "real32", "boolean", "reals", "integers"]
+"""``real`` is float64, ``real32`` float32, ``reals`` a list of float32, ``integers`` a list of int8."""
+
+DUCKDB_TYPES: dict[ColumnType, str] = {
+    "text": "VARCHAR",
+    "integer": "BIGINT",
+    "real": "DOUBLE",
+    "real32": "FLOAT",
+    "boolean": "BOOLEAN",
+    "reals": "FLOAT[]",
+    "integers": "TINYINT[]",
+}
+
+GRAIN_KEYS: dict[Grain, tuple[str, ...]] = {
+    "whole": (),
+    "dataset": ("dataset_id",),
+    "cell": ("encoder_id", "dataset_id"),
+    "publication": (),
+}
+"""Columns that a partition of a grain is addressed by, in the order of the lake's folders."""
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """One column.
+
+    Args:
+        name: ids end ``_id``, counts start ``n_``, booleans ``is_`` or ``has_``, units are suffixes.
+        type: see :data:`ColumnType`.
+        description: what stands in it, with unit, range and direction.
+        nullable: whether NULL may stand in it; a nullable number needs a reason beside it.
+        low, high: inclusive bounds of a number.
+        volatile: left out of the content hash, because it may differ between homes with equal results.
+    """
+
+    name: str
+    type: ColumnType
+    description: str
+    nullable: bool = False
+    low: float | None = None
+    high: float | None = None
+    volatile: bool = False
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """One table.
+
+    Args:
+        name: also the last part of its Dagster key and its name in the warehouse.
+        description: starts "One row per ...".
+        grain: what a partition is.
+        key: columns whose values are unique together.
+        columns: in order; they include the key.
+        code_version: raised when the same inputs give other values.
+        schema_version: raised when a column is added, removed or changes its type.
+        is_bulk: published as a view over the snapshot's files instead of a copy.
+    """
+
+    name: str
+    description: str
+    grain: Grain
+    key: tuple[str, ...]
+    columns: tuple[ColumnSpec, ...]
+    code_version: int = 1
+    schema_version: int = 1
+    is_bulk: bool = False
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        unknown = [name for name in (*self.key, *GRAIN_KEYS[self.grain]) if name not in names]
+        if len(set(names)) != len(names) or unknown:
+            raise ValueError(f"table {self.name}: repeated columns, or key columns {unknown} that it does not have")
+
+    @cached_property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns, in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def grain_key(self) -> tuple[str, ...]:
+        """Columns that address a partition."""
+        return GRAIN_KEYS[self.grain]
+
+    def polars_schema(self) -> dict[str, pl.DataType]:
+        """Return column name -> polars type, in order."""
+        import polars as pl
+
+        types: dict[ColumnType, pl.DataType] = {
+            "text": pl.String(),
+            "integer": pl.Int64(),
+            "real": pl.Float64(),
+            "real32": pl.Float32(),
+            "boolean": pl.Boolean(),
+            "reals": pl.List(pl.Float32()),
+            "integers": pl.List(pl.Int8()),
+        }
+        return {column.name: types[column.type] for column in self.columns}
+
+    def arrow_schema(self) -> pa.Schema:
+        """Return the Arrow schema that partitions are written with."""
+        import pyarrow as pa
+
+        types: dict[ColumnType, pa.DataType] = {
+            "text": pa.string(),
+            "integer": pa.int64(),
+            "real": pa.float64(),
+            "real32": pa.float32(),
+            "boolean": pa.bool_(),
+            "reals": pa.list_(pa.float32()),
+            "integers": pa.list_(pa.int8()),
+        }
+        return pa.schema([pa.field(c.name, types[c.type], nullable=True) for c in self.columns])
+
+    def empty(self) -> pl.DataFrame:
+        """Return a frame of this shape without rows."""
+        import polars as pl
+
+        return pl.DataFrame(schema=self.polars_schema())

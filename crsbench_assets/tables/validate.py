@@ -1,0 +1,61 @@
+"""Whether rows have the shape that their table promises.
+
+What lives here: the check that every commit passes. What stays out: the shapes (``registry``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from crsbench_assets.tables.schema import TableSpec
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def conform(frame: pl.DataFrame, table: TableSpec) -> pl.DataFrame:
+    """Return the rows in the table's column order and types, sorted by its key.
+
+    Raises:
+        ValueError: a column is missing or unknown, NaN or a value out of bounds stands in it, NULL stands where none
+            may, or two rows share a key. This is the one gate through which numbers enter the lake.
+    """
+    missing = [name for name in table.column_names if name not in frame.columns]
+    unknown = [name for name in frame.columns if name not in table.column_names]
+    if missing or unknown:
+        raise ValueError(f"table {table.name}: missing columns {missing}, unknown columns {unknown}")
+    rows = frame.select(table.column_names).cast(table.polars_schema())  # type: ignore[arg-type]
+    faults = [fault for fault in violations(rows, table) if fault]
+    if faults:
+        raise ValueError(f"table {table.name}: {'; '.join(faults)}")
+    return rows.sort(table.key) if table.key else rows
+
+
+def violations(rows: pl.DataFrame, table: TableSpec) -> list[str]:
+    """Return every rule of the table's shape that rows break, in words; empty when none."""
+    import polars as pl
+
+    checks: dict[str, pl.Expr] = {}
+    for column in table.columns:
+        value = pl.col(column.name)
+        if not column.nullable:
+            checks[f"{column.name} is NULL"] = value.is_null()
+        if column.type in ("real", "real32"):
+            checks[f"{column.name} is not finite"] = value.is_finite().not_()
+        if column.type == "reals":
+            checks[f"{column.name} holds a value that is not finite"] = value.list.eval(
+                pl.element().is_finite().not_()
+            ).list.any()
+        if column.low is not None:
+            checks[f"{column.name} is below {column.low:g}"] = value < column.low
+        if column.high is not None:
+            checks[f"{column.name} is above {column.high:g}"] = value > column.high
+    counts = rows.select(
+        [expression.fill_null(False).sum().alias(text) for text, expression in checks.items()]
+    ).to_dicts()[0]
+    faults = [f"{text} in {n} row(s)" for text, n in counts.items() if n]
+    if table.key:
+        n_repeated = rows.height - rows.select(table.key).n_unique() if rows.height else 0
+        if n_repeated:
+            faults.append(f"{n_repeated} row(s) repeat the key ({', '.join(table.key)})")
+    return faults

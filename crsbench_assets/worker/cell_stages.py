@@ -1,0 +1,203 @@
+"""Stages of a cell: extract vectors, fit probes, measure, aggregate, derive the axes.
+
+What lives here: aligning tables into arrays and handing them to the pure functions below. What stays out: those
+functions (``embeddings``, ``probes``, ``metrics``, ``aggregates``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from crsbench_assets.aggregates.axes import cell_axes
+from crsbench_assets.aggregates.seeds import seed_aggregates
+from crsbench_assets.config.ids import CLEAN, shift_condition
+from crsbench_assets.data.cohort import PRIMARY
+from crsbench_assets.data.splits import TEST, TRAIN, VALIDATION, fraction_size
+from crsbench_assets.embeddings.extract import extract as extract_vectors
+from crsbench_assets.encoders.source import vector_source
+from crsbench_assets.metrics.records import Record, measure_records
+from crsbench_assets.probes.fit import ProbeInputs, fit_cell
+from crsbench_assets.worker.cohort_stages import LEFT_OUT
+from crsbench_assets.worker.context import StageContext, StageOutput
+
+
+def extract(context: StageContext) -> StageOutput:
+    """Return the vectors of a cell, or the failure of the whole cell."""
+    images = context.read("images")
+    splits = context.read("splits", ["image_id", "split"]).filter(pl.col("split") != LEFT_OUT)
+    support = splits.get_column("image_id").unique()
+    images = images.filter((pl.col("source_id") != PRIMARY) | pl.col("image_id").is_in(support.to_list()))
+    extraction = extract_vectors(
+        vector_source(context.encoder, context.dataset),
+        images.sort("image_id"),
+        _test_ids(splits),
+        context.protocol.corruption_conditions,
+        context.shift_id,
+    )
+    frames = {
+        "embedding_failures": extraction.failures,
+        "shift_embeddings": extraction.shift_embeddings,
+        "embeddings": extraction.embeddings,
+    }
+    return StageOutput(frames, extraction.reason, extraction.detail)
+
+
+def probe(context: StageContext) -> StageOutput:
+    """Return every fit and prediction of a cell."""
+    protocol, card = context.protocol, context.dataset
+    embeddings, shift = context.read("embeddings"), context.read("shift_embeddings")
+    images, splits = context.read("images").sort("image_id"), context.read("splits")
+    by_condition = pl.concat([embeddings, shift]).partition_by("condition_id", as_dict=True)
+    clean = by_condition[CLEAN,].sort("image_id")
+    ids = clean.get_column("image_id")
+    primary = images.filter(pl.col("source_id") == PRIMARY).filter(pl.col("image_id").is_in(ids.to_list()))
+    labels = label_matrix(primary)
+    row_of = pl.DataFrame({"image_id": ids, "row": np.arange(len(ids))})
+    train = {seed: _train_rows(splits, row_of, seed) for seed in protocol.seeds}
+    n_val = {
+        seed: splits.filter((pl.col("seed") == seed) & (pl.col("split") == VALIDATION)).height
+        for seed in protocol.seeds
+    }
+    feasible = set(json.loads(context.read("dataset_statistics").get_column("feasible_fractions")[0]))
+    test_ids = set(_test_ids(splits))
+    vectors = {str(name): part for (name,), part in by_condition.items()}
+    vectors[CLEAN] = clean.filter(pl.col("image_id").is_in(list(test_ids)))
+    inputs = ProbeInputs(
+        task=card.task,
+        classes=card.classes,
+        features=vector_matrix(clean),
+        labels=labels,
+        train=train,
+        n_validation=n_val,
+        fraction_sizes={
+            (seed, f): fraction_size(len(rows), f) if f in feasible else None
+            for seed, rows in train.items()
+            for f in protocol.label_fractions
+        },
+        test={
+            name: (part.get_column("image_id").to_list(), vector_matrix(part))
+            for name, part in sorted((name, part.sort("image_id")) for name, part in vectors.items())
+        },
+        c=protocol.probe.c,
+        gap=protocol.probe.relative_gap,
+        sd_floor=protocol.probe.sd_floor,
+    )
+    n_fits = len(inputs.fraction_sizes)
+    done: list[tuple[int, float]] = []
+
+    def on_fit(seed: int, fraction: float) -> None:
+        done.append((seed, fraction))
+        context.progress(f"{len(done)} of {n_fits} fits")
+
+    fits, predictions = fit_cell(inputs, on_fit=on_fit)
+    return StageOutput({"probe_fits": fits, "predictions": predictions})
+
+
+def measure(context: StageContext) -> StageOutput:
+    """Return the metrics of every record of a cell, also of those that cannot be."""
+    protocol, card = context.protocol, context.dataset
+    images = context.read("images").sort("image_id")
+    records = measure_records(
+        _records(context, images),
+        dataset_id=card.id,
+        task=card.task,
+        classes=card.classes,
+        n_bins=protocol.metrics.ece_bins,
+        n_replicates=protocol.metrics.test_replicates,
+        encoder_id=context.encoder.id,
+    )
+    return StageOutput(
+        {
+            "reliability_bins": records.reliability_bins,
+            "label_metrics": records.label_metrics,
+            "run_records": records.run_records,
+        }
+    )
+
+
+def aggregate(context: StageContext) -> StageOutput:
+    """Return mean and spread over the seeds."""
+    return StageOutput({"seed_aggregates": seed_aggregates(context.read("run_records"), context.protocol.seeds)})
+
+
+def derive_axes(context: StageContext) -> StageOutput:
+    """Return the axes of a cell, all variants."""
+    axes = cell_axes(
+        context.read("label_metrics"),
+        context.read("run_records"),
+        protocol=context.protocol,
+        shift_id=context.shift_id,
+    )
+    return StageOutput({"cell_axes": axes})
+
+
+def _records(context: StageContext, images: pl.DataFrame) -> Iterator[Record]:
+    """Yield every record that the protocol asks for: its logits, or the reason why there are none."""
+    protocol, card = context.protocol, context.dataset
+    predictions = context.read("predictions")
+    fits = context.read("probe_fits").filter(pl.col("reason") == "infeasible_fraction")
+    infeasible = set(fits.get_column("label_fraction").to_list())
+    by_record = predictions.partition_by("seed", "label_fraction", "condition_id", as_dict=True)
+    truth: dict[tuple[str, int], tuple[NDArray[np.int8], NDArray[np.int64]]] = {}
+    for seed in protocol.seeds:
+        for fraction in protocol.label_fractions:
+            for condition in protocol.conditions(context.shift_id):
+                part = by_record.get((seed, fraction, condition))
+                if part is None:
+                    reason = "infeasible_fraction" if fraction in infeasible else "no_vectors"
+                    yield Record(seed, fraction, condition, reason=reason)
+                    continue
+                part = part.sort("image_id")
+                is_shift = card.shift is not None and condition == shift_condition(card.shift.id)
+                source = card.shift.id if is_shift and card.shift else PRIMARY
+                name = (source, part.height)
+                if name not in truth:
+                    truth[name] = _truth(images, source, part)
+                labels, groups = truth[name]
+                yield Record(
+                    seed, fraction, condition, logits_matrix(part, len(card.classes)), labels, groups, source
+                )
+
+
+def _truth(images: pl.DataFrame, source_id: str, part: pl.DataFrame) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+    rows = part.select("image_id").join(
+        images.filter(pl.col("source_id") == source_id), on="image_id", how="left", maintain_order="left"
+    )
+    _, groups = np.unique(rows.get_column("group_index").to_numpy(), return_inverse=True)
+    return label_matrix(rows), groups
+
+
+def _test_ids(splits: pl.DataFrame) -> list[str]:
+    return splits.filter(pl.col("split") == TEST).get_column("image_id").unique().sort().to_list()
+
+
+def _train_rows(splits: pl.DataFrame, row_of: pl.DataFrame, seed: int) -> NDArray[np.int64]:
+    chosen = splits.filter((pl.col("seed") == seed) & (pl.col("split") == TRAIN)).sort("position")
+    return chosen.join(row_of, on="image_id", how="inner", maintain_order="left").get_column("row").to_numpy()
+
+
+def vector_matrix(rows: pl.DataFrame) -> NDArray[np.float32]:
+    """Return column ``vector`` as float32 (n, d)."""
+    vectors = rows.get_column("vector")
+    width = int(vectors.list.len()[0]) if rows.height else 0
+    flat: NDArray[np.float32] = vectors.explode().to_numpy()
+    return flat.reshape(rows.height, width)
+
+
+def label_matrix(rows: pl.DataFrame) -> NDArray[np.int8]:
+    """Return column ``labels`` as int8 (n, k) with -1 where unknown."""
+    labels: Any = rows.get_column("labels")
+    flat: NDArray[np.int8] = labels.explode().fill_null(-1).to_numpy()
+    return flat.reshape(rows.height, -1).astype(np.int8)
+
+
+def logits_matrix(rows: pl.DataFrame, k: int) -> NDArray[np.float32]:
+    """Return column ``logits`` as float32 (n, k) with NaN where a class was not fitted."""
+    flat: NDArray[np.float32] = rows.get_column("logits").explode().fill_null(float("nan")).to_numpy()
+    return flat.reshape(rows.height, k)

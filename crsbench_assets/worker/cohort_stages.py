@@ -1,0 +1,78 @@
+"""Stages of a dataset: index its images, draw its splits.
+
+What lives here: reading cohorts and handing them to the pure functions of ``data``. What stays out: those functions.
+"""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+
+from crsbench_assets.config.randomness import keyed_ranks
+from crsbench_assets.data import leakage, splits
+from crsbench_assets.data.cohort import PRIMARY, Cohort, images_frame, read_cohorts
+from crsbench_assets.data.statistics import dataset_statistics
+from crsbench_assets.worker.context import StageContext, StageOutput, require_source_unchanged
+
+LEFT_OUT = "left_out"
+
+
+def index(context: StageContext) -> StageOutput:
+    """Return every image of a dataset and of its shift target, and what was left out."""
+    settings = context.project.registry.settings
+    cohorts = read_cohorts(context.dataset, settings.label_policy)
+    images = images_frame(context.dataset.id, cohorts, settings.group_salt)
+    rows = [
+        {"source_id": source, "image_id": image_id, "reason": reason, "detail": detail}
+        for source, cohort in cohorts.items()
+        for image_id, reason, detail in cohort.left_out
+    ]
+    schema = dict.fromkeys(("source_id", "image_id", "reason", "detail"), pl.String)
+    return StageOutput({"quarantine": pl.DataFrame(rows, schema=schema), "images": images})
+
+
+def split(context: StageContext) -> StageOutput:
+    """Return the splits of every seed, their statistics, and every group that straddles two of them."""
+    rules, protocol, card = context.protocol.splits, context.protocol, context.dataset
+    images = context.read("images").sort("source_id", "image_id")
+    primary = images.filter(pl.col("source_id") == PRIMARY)
+    cohort: Cohort = read_cohorts(context.dataset, context.project.registry.settings.label_policy)[PRIMARY]
+    require_source_unchanged(context, primary, cohort.image_ids)
+    result = splits.draw_splits(
+        cohort.image_ids,
+        cohort.groups,
+        cohort.labels,
+        cohort.declared_split,
+        dataset_id=card.id,
+        seeds=protocol.seeds,
+        test_fraction=rules.test_fraction,
+        validation_fraction=rules.validation_fraction,
+        excluded=_beyond_cap(context, cohort),
+    )
+    is_multi_label = card.task == "multi_label"
+    feasible = [
+        fraction
+        for fraction in protocol.label_fractions
+        if splits.is_feasible(result.frame, cohort.image_ids, cohort.labels, fraction, is_multi_label=is_multi_label)
+    ]
+    test = result.frame.filter(pl.col("split") == splits.TEST).get_column("image_id").unique()
+    constant = {
+        "test_set_hash": splits.test_set_hash(test.to_list()),
+        "feasible_fractions": json.dumps(feasible),
+    }
+    statistics = dataset_statistics(images, result.frame, card.classes, protocol.seeds, constant)
+    violations = leakage.leakage_violations(result.frame, primary.select("image_id", "group_index"))
+    seeds = pl.DataFrame({"seed": protocol.seeds}, schema={"seed": pl.Int64})
+    left_out = result.left_out.join(seeds, how="cross").with_columns(split=pl.lit(LEFT_OUT))
+    frame = pl.concat([result.frame, left_out], how="diagonal")
+    return StageOutput({"leakage_violations": violations, "dataset_statistics": statistics, "splits": frame})
+
+
+def _beyond_cap(context: StageContext, cohort: Cohort) -> list[str]:
+    """Return the ids that the dataset's cap leaves out: those that come last in a keyed order."""
+    cap = context.project.registry.settings.caps.get(context.dataset.id)
+    if cap is None or cap >= len(cohort.image_ids):
+        return []
+    order = keyed_ranks(cohort.image_ids, "cap", context.dataset.id).argsort()
+    return [cohort.image_ids[i] for i in order[cap:]]

@@ -1,0 +1,117 @@
+"""What a stage may see: its cards, and the tables that it declared.
+
+What lives here: the guarded access to the lake. What stays out: the computation (``cohort_stages``, ``cell_stages``,
+``pooled_stages``) and the bookkeeping around it (``run``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from crsbench_assets.config.cards import DatasetCard, EncoderCard
+from crsbench_assets.config.errors import StorageError
+from crsbench_assets.config.protocol import Protocol
+from crsbench_assets.planning.inputs import split_key
+from crsbench_assets.planning.plan import upstream_key, upstream_partitions
+from crsbench_assets.planning.stages import STAGE_OF_TABLE, StageSpec
+from crsbench_assets.storage.layout import PartitionKey
+from crsbench_assets.storage.project import Project
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class StageOutput:
+    """What a stage computed: rows by table, without constant columns.
+
+    ``reason`` and ``detail`` mark a failure that is a property of the data; its rows are kept where they explain it.
+    """
+
+    frames: dict[str, pl.DataFrame]
+    reason: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """One stage of one partition at work."""
+
+    project: Project
+    stage: StageSpec
+    key: PartitionKey
+    inputs_hash: str
+    progress: Progress = field(default=lambda message: None)
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol of the home."""
+        return self.project.registry.protocol
+
+    @property
+    def protocol_id(self) -> str:
+        """Protocol as it stands in rows: id and first 12 digits of its hash."""
+        return f"{self.protocol.id}@{self.protocol.hash[:12]}"
+
+    @cached_property
+    def encoder(self) -> EncoderCard:
+        """Card of the partition's encoder."""
+        return self.project.registry.encoder(str(split_key(self.stage, self.key)[0]))
+
+    @cached_property
+    def dataset(self) -> DatasetCard:
+        """Card of the partition's dataset."""
+        return self.project.registry.dataset(str(split_key(self.stage, self.key)[1]))
+
+    @property
+    def shift_id(self) -> str | None:
+        """Id of the dataset's shift target."""
+        return self.dataset.shift.id if self.dataset.shift else None
+
+    def read(self, table: str, columns: Iterable[str] | None = None) -> pl.DataFrame:
+        """Return the upstream partition that this one reads.
+
+        Raises:
+            StorageError: it is absent or failed.
+            ValueError: the stage did not declare the table, so lineage would lie; a programming error.
+        """
+        self._check_declared(table)
+        key = upstream_key(self.stage, STAGE_OF_TABLE[table], self.key)
+        return self.project.lake.read(table, key, columns)
+
+    def read_all(self, table: str) -> pl.DataFrame:
+        """Return all partitions of an upstream table that have results, for pooled stages."""
+        import polars as pl
+
+        from crsbench_assets.tables.registry import TABLES
+
+        self._check_declared(table)
+        lake = self.project.lake
+        frames = [TABLES[table].empty()]
+        for part in upstream_partitions(self.project, self.stage, table, self.key):
+            pointer = lake.pointer(table, part)
+            if pointer is not None and pointer.status == "ok":
+                frames.append(lake.read(table, part))
+        return pl.concat(frames)
+
+    def _check_declared(self, table: str) -> None:
+        if table not in self.stage.reads:
+            raise ValueError(f"stage {self.stage.name} reads {table}, which is not among its inputs")
+
+
+def require_source_unchanged(context: StageContext, images: pl.DataFrame, image_ids: list[str]) -> None:
+    """Check that the cohort read now has the images that were indexed.
+
+    Raises:
+        StorageError: the files changed in between.
+    """
+    if images.get_column("image_id").to_list() != image_ids:
+        raise StorageError(
+            f"The files of dataset {context.dataset.id!r} changed since its images were indexed: run "
+            "`crsbench materialize` again, which indexes them first."
+        )

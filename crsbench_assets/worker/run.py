@@ -1,0 +1,155 @@
+"""Run one stage of one partition: lease, compute, check, commit.
+
+What lives here: the bookkeeping around a stage, the same for the CLI, Dagster and a cluster. What stays out: the
+computation (``cohort_stages``, ``cell_stages``, ``pooled_stages``) and the decision what to run (``planning``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from crsbench_assets.config.cells import inapplicability
+from crsbench_assets.config.errors import CrsbenchError
+from crsbench_assets.planning.inputs import Inputs, InputsHasher, split_key
+from crsbench_assets.planning.plan import lake_pointers, upstream_contents
+from crsbench_assets.planning.stages import StageSpec
+from crsbench_assets.storage import leases
+from crsbench_assets.storage.lake import Pointer, Provenance, partition_label
+from crsbench_assets.storage.layout import PartitionKey
+from crsbench_assets.storage.project import Project
+from crsbench_assets.tables.registry import TABLES
+from crsbench_assets.tables.schema import TableSpec
+from crsbench_assets.worker import cell_stages, cohort_stages, pooled_stages
+from crsbench_assets.worker.context import Progress, StageContext, StageOutput
+
+COMPUTE: dict[str, Callable[[StageContext], StageOutput]] = {
+    "describe": pooled_stages.describe,
+    "index": cohort_stages.index,
+    "split": cohort_stages.split,
+    "extract": cell_stages.extract,
+    "probe": cell_stages.probe,
+    "measure": cell_stages.measure,
+    "aggregate": cell_stages.aggregate,
+    "derive_axes": cell_stages.derive_axes,
+    "anchor": pooled_stages.anchor,
+    "score": pooled_stages.score,
+}
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """Pointers of the tables of a stage; ``is_reused`` when they were current and nothing was computed."""
+
+    pointers: dict[str, Pointer]
+    is_reused: bool
+
+
+def run_stage(
+    project: Project,
+    stage: StageSpec,
+    key: PartitionKey,
+    *,
+    run_id: str | None = None,
+    only_stale: bool = False,
+    progress: Progress = lambda message: None,
+) -> StageResult:
+    """Compute and commit one stage of one partition.
+
+    Args:
+        project: the opened home.
+        stage: the stage.
+        key: values of its grain key.
+        run_id: Dagster run, for provenance.
+        only_stale: keep what is current, as planned runs do; a partition that somebody asked for by name is
+            computed again.
+        progress: called with one line now and then.
+
+    Raises:
+        LeaseHeldError: somebody else computes it right now.
+        CrsbenchError: an input is absent or failed, an id has no card, the disk refuses.
+    """
+    encoder_id, dataset_id = split_key(stage, key)
+    not_applicable = None
+    if dataset_id is not None:
+        dataset = project.registry.dataset(dataset_id)
+        if encoder_id is not None:
+            not_applicable = inapplicability(project.registry.encoder(encoder_id), dataset)
+    contents = upstream_contents(project, stage, key, lake_pointers(project))
+    inputs = InputsHasher(project).inputs(stage, key, contents)
+    if only_stale and (current := _current(project, stage, key, inputs)):
+        return StageResult(current, is_reused=True)
+    folder = project.lake.folder(stage.lease_table, key)
+    with leases.lease(folder, stage.name, run_id) as attempt:
+        started = time.monotonic()
+        if not_applicable is None:
+            context = StageContext(project, stage, key, inputs.hash, progress)
+            output = COMPUTE[stage.name](context)
+            status = "ok" if output.reason is None else "failed"
+        else:
+            empty = {name: _without_constants(TABLES[name]) for name in stage.tables}
+            output = StageOutput(empty, not_applicable, "the cell is not applicable")
+            status = "not_applicable"
+        frames = {name: _with_constants(project, output, name, key, inputs) for name in stage.tables}
+        pointers: dict[str, Pointer] = {}
+        for name in stage.tables:
+            explains = status == "failed" and name != stage.last_table and not output.frames[name].is_empty()
+            pointers[name] = project.lake.commit(
+                name,
+                key,
+                frames[name],
+                Provenance(
+                    inputs.hash,
+                    inputs.parts,
+                    time.monotonic() - started,
+                    run_id,
+                    {table: pointer.content_hash for table, pointer in pointers.items()},
+                ),
+                status="ok" if explains else status,
+                reason=None if explains else output.reason,
+                detail=None if explains else output.detail,
+                lease=(folder, attempt),
+            )
+    return StageResult(pointers, is_reused=False)
+
+
+def _current(project: Project, stage: StageSpec, key: PartitionKey, inputs: Inputs) -> dict[str, Pointer] | None:
+    """Return the pointers of a stage when all of them were made from these inputs and none failed."""
+    pointers: dict[str, Pointer] = {}
+    for name in stage.tables:
+        pointer = project.lake.pointer(name, key)
+        if pointer is None or pointer.inputs_hash != inputs.hash or pointer.status == "failed":
+            return None
+        pointers[name] = pointer
+    return pointers
+
+
+def _with_constants(project: Project, output: StageOutput, name: str, key: PartitionKey, inputs: Inputs):  # type: ignore[no-untyped-def]
+    """Add the columns that are the same in every row of a partition."""
+    import polars as pl
+
+    table = TABLES[name]
+    protocol = project.registry.protocol
+    constants = {
+        **dict(zip(table.grain_key, key, strict=True)),
+        "protocol_id": f"{protocol.id}@{protocol.hash[:12]}",
+        "inputs_hash": inputs.hash,
+    }
+    frame = output.frames[name]
+    missing = {c: v for c, v in constants.items() if c in table.column_names and c not in frame.columns}
+    return frame.with_columns(**{column: pl.lit(value) for column, value in missing.items()})
+
+
+def _without_constants(table: TableSpec):  # type: ignore[no-untyped-def]
+    return table.empty().drop(
+        [c for c in (*table.grain_key, "protocol_id", "inputs_hash") if c in table.column_names]
+    )
+
+
+def failure_of(result: StageResult, stage: StageSpec, key: PartitionKey) -> CrsbenchError | None:
+    """Return the failure that a stage ended with, as an error for people, or None."""
+    pointer = result.pointers[stage.last_table]
+    if pointer.status != "failed":
+        return None
+    return CrsbenchError(f"{partition_label(stage.last_table, key)} failed ({pointer.reason}): {pointer.detail}.")
