@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 import polars.selectors as cs
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from crsbench_assets.tables.results import RESULT_TABLES
 
@@ -65,7 +65,7 @@ def seed_spread(values: Sequence[float]) -> SeedSpread:
     if len(values) == 1:
         return SeedSpread(mean, None, None, None)
     sd = statistics.stdev(values)
-    half = float(student_t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1)) * sd / math.sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, (1 + _CONFIDENCE) / 2)) * sd / math.sqrt(len(values))
     return SeedSpread(mean, sd, mean - half, mean + half)
 
 

@@ -73,7 +73,9 @@ def extract(
     wanted: list[tuple[str, pl.DataFrame]] = [(CLEAN, primary)]
     wanted += [(condition, test) for condition in corruptions]
     shifted = images.filter(pl.col("source_id") == shift_id) if shift_id else images.clear()
-    own, shift, failures = [], [], []
+    own: list[pl.DataFrame] = []
+    shift: list[pl.DataFrame] = []
+    failures: list[pl.DataFrame] = []
     if shift_id is not None:
         wanted.append((shift_condition(shift_id), shifted))
     for condition, rows in wanted:

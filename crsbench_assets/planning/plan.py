@@ -7,7 +7,7 @@ Source: architecture page, principle 6; works after the loss of the Dagster data
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -264,39 +264,3 @@ def lake_pointers(project: Project) -> PointerLookup:
         return project.lake.pointer(STAGE_OF_TABLE[table].last_table, key)
 
     return lookup
-
-
-def select(
-    plan_: Plan,
-    *,
-    encoders: Iterable[str] = (),
-    datasets: Iterable[str] = (),
-    force: bool = False,
-) -> Mapping[Grain, list[PartitionKey]]:
-    """Return the partitions that a request asks for, by grain.
-
-    Args:
-        plan_: the plan.
-        encoders, datasets: ids to restrict to; empty means all.
-        force: also what is current or failed.
-    """
-    encoder_set, dataset_set = set(encoders), set(datasets)
-    wanted: dict[Grain, list[PartitionKey]] = {}
-    for grain in ("dataset", "cell", "whole"):
-        keys = []
-        for task in plan_.tasks:
-            if task.stage.grain != grain or (task.state in (BLOCKED, RUNNING) and not task.is_due):
-                continue
-            if task.is_due or force:
-                keys.append(task.key)
-        keys = list(dict.fromkeys(keys))
-        if grain == "cell":
-            keys = [k for k in keys if _in(k[0], encoder_set) and _in(k[1], dataset_set)]
-        if grain == "dataset":
-            keys = [k for k in keys if _in(k[0], dataset_set)]
-        wanted[grain] = keys  # type: ignore[index]
-    return wanted
-
-
-def _in(value: str, wanted: set[str]) -> bool:
-    return not wanted or value in wanted

@@ -116,7 +116,7 @@ def balance(x: ArrayLike, axis_weights: ArrayLike) -> NDArray[np.float64]:
     squares = np.zeros(profiles.shape[:-1])
     for k, weight in enumerate(weights):
         squares = squares + weight * np.square(1 - profiles[..., k])
-    # Rounded weights may sum to 1 + 2e-16, which would put the null profile below 0.
+    # Weights written in decimals may sum to a little more than 1, which would put the null profile below 0.
     return np.asarray(np.maximum(0.0, 1 - np.sqrt(squares)))
 
 
@@ -155,7 +155,7 @@ def clinical_reliability_score(
         ValueError: a part outside [0, 1] or not finite, or weights that are no distribution.
     """
     a, b, c = _distribution(component_weights)
-    # The weights may sum to 1 + 2e-16.
+    # As in `balance`: the weights may sum to a little more than 1.
     return np.asarray(np.minimum(1.0, a * _unit(pareto) + b * _unit(balanced) + c * _unit(worst)))
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -157,10 +157,8 @@ def _transition(folder: Path) -> Iterator[None]:
     with storage_errors(folder):
         handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
     try:
-        try:
+        with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:
-            pass
         yield
     finally:
         os.close(handle)

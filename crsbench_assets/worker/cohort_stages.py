@@ -34,10 +34,18 @@ def index(context: StageContext) -> StageOutput:
 
 def split(context: StageContext) -> StageOutput:
     """Return the splits of every seed, their statistics, and every group that straddles two of them."""
-    rules, protocol, card = context.protocol.splits, context.protocol, context.dataset
     images = context.read("images").sort("source_id", "image_id")
-    primary = images.filter(pl.col("source_id") == PRIMARY)
-    cohort: Cohort = read_cohorts(context.dataset, context.project.registry.settings.label_policy)[PRIMARY]
+    cohorts = read_cohorts(context.dataset, context.project.registry.settings.label_policy)
+    return split_cohort(context, images, cohorts)
+
+
+def split_cohort(context: StageContext, images: pl.DataFrame, cohorts: dict[str, Cohort]) -> StageOutput:
+    """Return the splits of a cohort that was indexed as ``images``, sorted by source and image.
+
+    The draw is keyed by raw group ids, which no table holds, so the cohort itself is needed.
+    """
+    rules, protocol, card = context.protocol.splits, context.protocol, context.dataset
+    primary, cohort = images.filter(pl.col("source_id") == PRIMARY), cohorts[PRIMARY]
     require_source_unchanged(context, primary, cohort.image_ids)
     result = splits.draw_splits(
         cohort.image_ids,

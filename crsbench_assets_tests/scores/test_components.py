@@ -64,6 +64,11 @@ def test_score_by_hand() -> None:
     assert float(clinical_reliability_score(1.0, 1.0, 1.0, [0.5, 0.3, 0.2])) == 1.0
 
 
+def test_weights_that_sum_to_a_little_more_than_one_stay_in_range() -> None:
+    assert float(balance([0.0] * 4, [0.25, 0.25, 0.25, 0.25 + 5e-10])) == 0.0
+    assert float(clinical_reliability_score(1.0, 1.0, 1.0, [0.5, 0.3, 0.2 + 5e-10])) == 1.0
+
+
 def test_axis_above_the_anchor() -> None:
     # Profile (.6, .6, .6) and a first axis at, and beyond, the best member.
     raw = [[first, 0.6, 0.6, 0.6] for first in (1.0, 1.2, 1.5)]

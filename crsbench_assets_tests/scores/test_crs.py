@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.protocol import Protocol
 from crsbench_assets.scores.crs import crs_scores, unscored
-from crsbench_assets.scores.panel import Panel
+from crsbench_assets.scores.panel import Panel, provisional_panel
 from crsbench_assets.tables.scores import AXES, SCORE_TABLES
 from crsbench_assets_tests.scores.conftest import (
     DELTA,
     MEMBERS,
     Cohort,
+    conditions_of,
     encoders_frame,
     freeze_cohort,
     values_frame,
@@ -139,6 +140,10 @@ def test_recomputed_member_is_scored_as_it_is_now(panel: Panel, protocol: Protoc
     assert rows["beta"]["crs"] > frozen["beta"]["crs"]
     assert rows["beta"]["rank_panel"] == 1
     assert rows["alpha"] == frozen["alpha"]
+    # Worse than it was frozen with, it does not rank behind its own former self: gamma .083 stays behind it.
+    worse, _ = score({"alpha": {"near": (0.5, 0.5, 0.5, 0.5), "far": (0.5, 0.25, 0.25, 0.625)}}, panel, protocol)
+    assert frozen["gamma"]["crs"] < worse["alpha"]["crs"] < frozen["beta"]["crs"]
+    assert worse["alpha"]["rank_panel"] == 2
 
 
 def test_inputs_hash_names_what_the_score_depends_on(panel: Panel, protocol: Protocol) -> None:
@@ -152,6 +157,17 @@ def test_inputs_hash_names_what_the_score_depends_on(panel: Panel, protocol: Pro
     assert newer["inputs_hash"][0] != first["delta"]["inputs_hash"]
     smaller, _ = score(DELTA, freeze_cohort({"alpha": MEMBERS["alpha"]}, protocol), protocol)
     assert smaller["delta"]["inputs_hash"] != first["delta"]["inputs_hash"]
+
+
+def test_inputs_hash_tells_provisional_cohorts_apart(protocol: Protocol) -> None:
+    hashes = set()
+    for cohort in (MEMBERS, {"alpha": MEMBERS["alpha"]}):
+        panel, _ = provisional_panel(values_frame(cohort), encoders_frame(cohort), conditions_of(protocol))
+        assert panel is not None
+        rows, _ = score(DELTA, panel, protocol)
+        assert rows["delta"]["panel_id"] == "provisional"
+        hashes.add(rows["delta"]["inputs_hash"])
+    assert len(hashes) == 2
 
 
 def test_panel_of_one_member_is_degenerate_and_neutral(protocol: Protocol) -> None:
@@ -216,8 +232,9 @@ def test_insertion_moves_no_bit(protocol: Protocol, base: Cohort, more: Cohort, 
     after, cells_after = score(base | best | more, panel, protocol)
     assert {name: after[name] for name in base} == before
     assert cells_after.filter(pl.col("encoder_id").is_in(list(base))).equals(cells_before)
-    if "far" in panel.datasets:
-        assert after[f"{prefix}-best"]["rank_panel"] == 1
+    # Where the members differ on every axis, it is above all anchors: the insertion really was an extreme one.
+    if all(anchor.high > anchor.low for of_axes in panel.anchors.values() for anchor in of_axes.values()):
+        assert after[f"{prefix}-best"]["crs"] == 1.0
 
 
 @quick

@@ -1,0 +1,1 @@
+"""Measured comparisons and simulations behind the benchmark's own claims; run from a clone."""

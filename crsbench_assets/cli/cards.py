@@ -1,0 +1,157 @@
+"""Commands about cards.
+
+What lives here: listing, showing, adding, retiring and checking cards. What stays out: what cards are (``config``).
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import typer
+
+from crsbench_assets.cli.display import console, say, say_json, show_rows
+from crsbench_assets.config.cards import DatasetCard, EncoderCard
+from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.registry import CATALOG, catalog_ids, home_card_files, read_card
+from crsbench_assets.config.settings import edit_list
+from crsbench_assets.storage.files import storage_errors
+from crsbench_assets.storage.layout import require_home, resolve_home
+from crsbench_assets.storage.project import open_project
+
+Kind = Literal["encoders", "datasets"]
+
+MODELS: dict[str, Any] = {"encoders": EncoderCard, "datasets": DatasetCard}
+
+
+def list_cards(home: Path | None, kind: Kind, *, as_json: bool) -> None:
+    """List the catalogue and, where there is a home, its own cards and which are active."""
+    layout = resolve_home(home)
+    active: dict[str, Any] = {}
+    retired: set[str] = set()
+    if layout.settings.is_file():
+        registry = open_project(layout.root).registry
+        active, retired = dict(getattr(registry, kind)), set(registry.settings.retired)
+    cards = {name: read_card(MODELS[kind], CATALOG / kind / f"{name}.yaml") for name in catalog_ids(kind)} | active
+    rows = []
+    for identifier, card in sorted(cards.items()):
+        state = "retired" if identifier in retired else "active" if identifier in active else "available"
+        what = card.kind if kind == "encoders" else card.task
+        group = card.category if kind == "encoders" else card.modality
+        rows.append({"id": identifier, "name": card.name, "kind": what, "group": group, "state": state})
+    if as_json:
+        say_json(rows)
+    else:
+        show_rows(("id", "name", "kind", "group", "state"), [list(row.values()) for row in rows])
+
+
+def show_card(home: Path | None, kind: Kind, identifier: str) -> None:
+    """Print the file of a card."""
+    path = _find(home, kind, identifier)
+    say(f"# {path}")
+    console.file.write(path.read_text(encoding="utf-8"))
+
+
+def add_card(home: Path | None, kind: Kind, card: str) -> None:
+    """Activate a catalogue card, or copy a file into the home; the home is opened with it before it counts."""
+    layout = resolve_home(home)
+    require_home(layout)
+    if card in catalog_ids(kind):
+        before = layout.settings.read_bytes()
+        with storage_errors(layout.settings):
+            edit_list(layout.settings, kind, add=card)
+            edit_list(layout.settings, "retired", remove=card)
+        try:
+            open_project(layout.root)
+        except ConfigError:
+            layout.settings.write_bytes(before)
+            raise
+        say(f"{card} is active.")
+        return
+    source = Path(card)
+    if not source.is_file():
+        raise ConfigError(f"{card!r} is neither a catalogue card ({', '.join(catalog_ids(kind))}) nor a file.")
+    read_card(MODELS[kind], source)
+    target = layout.root / kind / source.name
+    if target.exists() and target.read_bytes() != source.read_bytes():
+        raise ConfigError(
+            f"{target} exists with other content: an id keeps its content. Give the new card another id and file name."
+        )
+    with storage_errors(target):
+        shutil.copyfile(source, target)
+    try:
+        open_project(layout.root)
+    except ConfigError:
+        target.unlink()
+        raise
+    say(f"{source.stem} is active: {target}. Relative paths in it start at {target.parent}.")
+
+
+def retire_encoder(home: Path | None, identifier: str) -> None:
+    """Move an encoder to the retired ones."""
+    project = open_project(home)
+    project.registry.encoder(identifier)
+    with storage_errors(project.layout.settings):
+        edit_list(project.layout.settings, "retired", add=identifier)
+    say(f"{identifier} is retired: its results stay, and `crsbench encoders add {identifier}` brings it back.")
+
+
+def check_encoder(home: Path | None, identifier: str) -> None:
+    """Look at every vector that an encoder's cells need, without computing anything else."""
+    from crsbench_assets.config.cells import cells
+    from crsbench_assets.planning.stages import stage_named
+    from crsbench_assets.worker.cell_stages import extract
+    from crsbench_assets.worker.context import StageContext
+
+    project = open_project(home)
+    project.registry.encoder(identifier)
+    has_failed = False
+    for cell in cells(project.registry):
+        if cell.encoder_id != identifier:
+            continue
+        if not cell.is_applicable:
+            say(f"{cell.dataset_id}: not applicable ({cell.reason})")
+            continue
+        context = StageContext(project, stage_named("extract"), (identifier, cell.dataset_id), inputs_hash="check")
+        output = extract(context)
+        conditions = output.frames["embeddings"].get_column("condition_id").n_unique()
+        n_vectors = output.frames["embeddings"].height + output.frames["shift_embeddings"].height
+        has_failed |= output.reason is not None
+        say(f"{cell.dataset_id}: {output.detail or f'ok, {n_vectors:,} vectors under {conditions} conditions'}")
+    if has_failed:
+        raise typer.Exit(1)
+
+
+def check_dataset(home: Path | None, identifier: str) -> None:
+    """Read a cohort and draw its splits; list every group that straddles two of them."""
+    from crsbench_assets.data.cohort import read_cohorts
+    from crsbench_assets.planning.stages import stage_named
+    from crsbench_assets.worker.cohort_stages import index, split_cohort
+    from crsbench_assets.worker.context import StageContext
+
+    project = open_project(home)
+    card = project.registry.dataset(identifier)
+    context = StageContext(project, stage_named("index"), (identifier,), inputs_hash="check")
+    images = index(context).frames["images"].sort("source_id", "image_id")
+    output = split_cohort(context, images, read_cohorts(card, project.registry.settings.label_policy))
+    splits, violations = output.frames["splits"], output.frames["leakage_violations"]
+    counts = splits.group_by("seed", "split").len("n_images").sort("seed", "split")
+    show_rows(counts.columns, counts.rows(), title=f"{identifier}: images per seed and split")
+    quarantine = index(context).frames["quarantine"]
+    for row in quarantine.iter_rows(named=True):
+        say(f"left out: {row['image_id']}: {row['reason']} ({row['detail']})")
+    for row in violations.iter_rows(named=True):
+        say(f"leak: group {row['group_index']} of seed {row['seed']}: {row['image_id_a']} and {row['image_id_b']}")
+    say(f"{quarantine.height} image(s) left out, {violations.height} leak(s).")
+    if violations.height:
+        raise typer.Exit(1)
+
+
+def _find(home: Path | None, kind: Kind, identifier: str) -> Path:
+    layout = resolve_home(home)
+    found = {path.stem: path for path in home_card_files(layout.root, kind)}
+    found |= {name: CATALOG / kind / f"{name}.yaml" for name in catalog_ids(kind)}
+    if identifier not in found:
+        raise ConfigError(f"There is no card {identifier!r} among the {kind}; known: {', '.join(sorted(found))}.")
+    return found[identifier]

@@ -1,0 +1,328 @@
+"""What the commands do: open the home, call one function, show the result.
+
+What lives here: the glue between options and functions. What stays out: the functions.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from crsbench_assets.cli.display import STATUS_MARK, console, duration, say, say_json, show_rows, size
+from crsbench_assets.config.errors import ConfigError, CrsbenchError
+from crsbench_assets.planning.plan import CURRENT, plan
+from crsbench_assets.storage.layout import MAIN_ARM, resolve_home
+from crsbench_assets.storage.project import Project, open_project
+
+LEADERBOARD = """
+    SELECT rank, encoder_id, category, role, crs, pareto, balance, worst,
+           x_discrimination, x_calibration, x_label_efficiency, x_robustness, n_datasets, panel_id, status
+    FROM leaderboard
+"""
+
+
+def init(home: Path | None) -> None:
+    """See ``crsbench init``."""
+    from crsbench_assets.operations.homes import init_home
+
+    layout = resolve_home(home)
+    is_new = init_home(layout)
+    say(f"{'Made' if is_new else 'There is already'} a crsbench home at {layout.root}.")
+    if is_new:
+        say("Next: `crsbench encoders list`, `crsbench datasets list`, then `crsbench materialize`.")
+
+
+def demo(home: Path | None, panel: str) -> None:
+    """See ``crsbench demo``."""
+    from crsbench_assets.cli.materialize import Selection
+    from crsbench_assets.operations.homes import demo_panels, init_home, install_panel
+
+    if panel not in demo_panels():
+        raise ConfigError(f"There is no demo panel {panel!r}; known: {', '.join(demo_panels())}.")
+    layout = resolve_home(home)
+    init_home(layout)
+    install_panel(layout, panel)
+    project = open_project(layout.root)
+    _materialize(project, Selection())
+    freeze(layout.root, panel)
+    say("Everything here is synthetic: it shows how crsbench works and says nothing about any real encoder.")
+    say(f"Home: {layout.root}")
+    say(f"Warehouse: {layout.warehouse}")
+    say(f"Dagster UI: crsbench ui --home {layout.root}")
+
+
+def show_plan(home: Path | None, *, as_json: bool) -> None:
+    """See ``crsbench plan``."""
+    from crsbench_assets.planning.status import blocked_sentences, plan_json
+
+    project = open_project(home)
+    found = plan(project)
+    value = plan_json(project, found)
+    if as_json:
+        say_json(value)
+        return
+    counts, due = value["counts"], value["due"]
+    say(
+        f"{counts['n_applicable']} of {counts['n_cells']} cells are applicable: {counts['n_fits']:,} probe fits, "
+        f"{counts['n_records']:,} run records, {counts['n_aggregates']:,} aggregate rows."
+    )
+    tasks = [task for task in value["tasks"] if task["state"] != "blocked"]
+    if not tasks:
+        say("Nothing is missing or stale.")
+    else:
+        rows = [(task["state"], " x ".join(task["partition"]) or "all", task["stage"], task["why"]) for task in tasks]
+        show_rows(("state", "partition", "stage", "why"), rows)
+        say(
+            f"Due: {due['n_cells']} cells, {due['n_images']:,} images, {due['n_passes']:,} passes, "
+            f"{due['n_fits']:,} fits; about {duration(due['seconds'])} of computation and {size(due['n_bytes'])}."
+        )
+    for sentence in blocked_sentences(found):
+        say(f"cannot be computed: {sentence}")
+
+
+def show_status(home: Path | None, *, as_json: bool) -> None:
+    """See ``crsbench status``."""
+    from crsbench_assets.planning.status import status_json
+
+    project = open_project(home)
+    _reap_if_needed(project)
+    found = plan(project)
+    value = status_json(project, found)
+    if as_json:
+        say_json(value)
+        return
+    _show_grid(value["cells"])
+    say(", ".join(f"{n} {status}" for status, n in value["statuses"].items()) or "no cells: add encoders and datasets")
+    for cell in value["cells"]:
+        if cell["status"] in ("failed", "stale"):
+            say(f"{cell['status']}: {cell['encoder_id']} x {cell['dataset_id']}: {cell['reason']}")
+
+
+def _show_grid(cells: Sequence[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    datasets = sorted({cell["dataset_id"] for cell in cells})
+    by_encoder: dict[str, dict[str, str]] = {}
+    for cell in cells:
+        by_encoder.setdefault(cell["encoder_id"], {})[cell["dataset_id"]] = cell["status"]
+    table = Table()
+    for name in ("encoder", *datasets):
+        table.add_column(name)
+    for encoder_id, statuses in sorted(by_encoder.items()):
+        table.add_row(encoder_id, *[STATUS_MARK.get(statuses.get(name, ""), "") for name in datasets])
+    console.print(table)
+
+
+def materialize_command(
+    home: Path | None, encoders: list[str], datasets: list[str], tables: list[str], arm: str, *, force: bool
+) -> None:
+    """See ``crsbench materialize``."""
+    from crsbench_assets.cli.materialize import Selection
+
+    if arm != MAIN_ARM:
+        raise ConfigError(f"There is no arm {arm!r} in this version; known: {MAIN_ARM}.")
+    selection = Selection(frozenset(encoders), frozenset(datasets), frozenset(tables), force)
+    outcome_failed = _materialize(open_project(home), selection)
+    if outcome_failed:
+        raise typer.Exit(1)
+
+
+def _materialize(project: Project, selection: Any) -> bool:
+    """Compute and report; return whether anything failed."""
+    from crsbench_assets.cli.materialize import check_selection, materialize, nothing_due, report_blocked
+    from crsbench_assets.storage.warehouse import snapshot_state
+
+    check_selection(project, selection)
+    _reap_if_needed(project)
+    before = plan(project)
+    report_blocked(before)
+    if nothing_due(before, selection) and snapshot_state(project.layout) in ("pristine", "locked"):
+        n_current = sum(task.state == CURRENT for task in before.tasks)
+        say(f"Nothing to do: all {n_current} partitions that can be computed are current.")
+        return False
+    outcome = materialize(project, selection)
+    say(f"Computed {len(outcome.finished)} partition(s), {len(outcome.failed)} failed.")
+    for label, sentence in outcome.failed:
+        say(f"failed: {label}: {sentence}")
+    return bool(outcome.failed)
+
+
+def run_sql(home: Path | None, query: str, *, live: bool, form: str) -> None:
+    """See ``crsbench sql``."""
+    from crsbench_assets.storage.warehouse import query as run_query
+
+    project = open_project(home)
+    result = run_query(project, query, cells=lambda: plan(project).cells, live=live)
+    if result.note:
+        sys.stderr.write(f"crsbench: {result.note}\n")
+    if form == "json":
+        say_json(result.table.to_pylist())
+        return
+    names, rows = result.table.column_names, [list(row.values()) for row in result.table.to_pylist()]
+    if form == "csv":
+        writer = csv.writer(console.file)
+        writer.writerow(names)
+        writer.writerows(rows)
+    else:
+        show_rows(names, rows)
+
+
+def publish_command(home: Path | None) -> None:
+    """See ``crsbench publish``."""
+    from crsbench_assets.storage.warehouse import publish
+
+    project = open_project(home)
+    publication = publish(project, plan(project).cells)
+    say(f"Published {publication.path} ({publication.n_rows:,} rows, {publication.seconds:.1f} s).")
+
+
+def reconcile_command(home: Path | None, *, remove_unknown_keys: bool) -> None:
+    """See ``crsbench reconcile``."""
+    from crsbench_assets.cli.materialize import workers
+    from crsbench_assets.operations.homes import restore_dagster_folder
+
+    project = open_project(home)
+    restore_dagster_folder(project)
+    with workers(project.layout, 1) as pool:
+        for sentence in pool.ask_one({"do": "reap"})["sentences"]:
+            say(f"reaped: {sentence}")
+        if remove_unknown_keys:
+            removed = pool.ask_one({"do": "remove_unknown_keys"})["removed"]
+            say(f"Removed partition keys without a card: {', '.join(removed) or 'none'}.")
+        with console.status("telling Dagster what the lake holds"):
+            n_reported = pool.ask_one({"do": "reconcile"})["n_reported"]
+    say(f"Reported {n_reported} partition(s) that Dagster did not know; nothing was computed.")
+
+
+def doctor_command(home: Path | None, *, as_json: bool) -> None:
+    """See ``crsbench doctor``."""
+    from dataclasses import asdict
+
+    from crsbench_assets.operations.doctor import examine
+
+    layout = resolve_home(home)
+    findings = examine(layout)
+    if as_json:
+        say_json([asdict(finding) for finding in findings])
+    else:
+        rows = [(finding.verdict, finding.check, finding.found, finding.remedy) for finding in findings]
+        show_rows(("", "check", "found", "remedy"), rows)
+    if any(finding.verdict == "blocker" for finding in findings):
+        raise typer.Exit(1)
+
+
+def serve_ui(home: Path | None, port: int) -> None:
+    """See ``crsbench ui``."""
+    from crsbench_assets.cli.ui import serve
+    from crsbench_assets.operations.homes import restore_dagster_folder
+
+    project = open_project(home)
+    restore_dagster_folder(project)
+    _reap_if_needed(project)
+    raise typer.Exit(serve(project, port))
+
+
+def freeze(home: Path | None, name: str) -> None:
+    """See ``crsbench panel freeze``."""
+    from crsbench_assets.cli.materialize import Selection
+    from crsbench_assets.operations.panels import freeze_panel
+
+    project = open_project(home)
+    frozen = freeze_panel(project, name)
+    say(
+        f"{'Froze' if frozen.is_new else 'Already frozen:'} panel {frozen.panel.panel_id} with "
+        f"{len(frozen.panel.members)} members on {', '.join(frozen.panel.datasets)}."
+    )
+    for encoder_id in frozen.incomplete:
+        say(f"left out, because a cell of it has no result: {encoder_id}")
+    _materialize(project, Selection(tables=frozenset({"crs_scores"})))
+    show_leaderboard(project)
+
+
+def show_leaderboard(project: Project) -> None:
+    """Print the leaderboard of the published warehouse."""
+    from crsbench_assets.storage.warehouse import query as run_query
+
+    table = run_query(project, LEADERBOARD, cells=lambda: plan(project).cells).table
+    panels = sorted({row["panel_id"] for row in table.to_pylist()})
+    names = [name for name in table.column_names if name != "panel_id"]
+    rows = [[row[name] for name in names] for row in table.to_pylist()]
+    show_rows(names, rows, title=f"Leaderboard against panel {', '.join(panels)}")
+
+
+def list_panels(home: Path | None, *, as_json: bool) -> None:
+    """See ``crsbench panel list``."""
+    from crsbench_assets.worker.pooled_stages import read_panels
+
+    rows = [
+        {
+            "panel_id": panel.panel_id,
+            "n_members": len(panel.members),
+            "datasets": ", ".join(panel.datasets),
+            "protocol_id": panel.conditions.protocol_id,
+            "robustness_variant": panel.conditions.robustness_variant,
+        }
+        for panel in read_panels(open_project(home))
+    ]
+    if as_json:
+        say_json(rows)
+    elif rows:
+        show_rows(list(rows[0]), [list(row.values()) for row in rows])
+    else:
+        say("No panel is frozen; scores use the provisional cohort. `crsbench panel freeze NAME` makes one.")
+
+
+def show_panel(home: Path | None, panel_id: str) -> None:
+    """See ``crsbench panel show``."""
+    from crsbench_assets.operations.panels import find_panel
+
+    console.file.write(find_panel(open_project(home), panel_id).to_json())
+
+
+def diff_panels(home: Path | None, first: str, second: str) -> None:
+    """See ``crsbench panel diff``."""
+    from crsbench_assets.operations.panels import find_panel
+    from crsbench_assets.scores.panel import diff
+
+    project = open_project(home)
+    frame = diff(find_panel(project, first), find_panel(project, second))
+    if frame.is_empty():
+        say("The panels are the same.")
+    else:
+        show_rows(frame.columns, frame.rows())
+
+
+def bench(name: str, **options: Any) -> None:
+    """See ``crsbench bench``."""
+    import importlib
+
+    import crsbench_assets
+
+    root = Path(crsbench_assets.__file__).parent.parent
+    if not (root / "benchmarks" / f"{name}.py").is_file():
+        raise CrsbenchError("`crsbench bench` runs in a clone of the repository, where the folder benchmarks/ lies.")
+    sys.path.insert(0, str(root))
+    raise typer.Exit(importlib.import_module(f"benchmarks.{name}").run(**options))
+
+
+def _reap_if_needed(project: Project) -> None:
+    """Start the reaper when something seems to have died, and say what did."""
+    from crsbench_assets.operations.unfinished import needs_reaping
+
+    if not needs_reaping(project):
+        return
+    from crsbench_assets.cli.materialize import workers
+
+    try:
+        with workers(project.layout, 1) as pool:
+            sentences = pool.ask_one({"do": "reap"})["sentences"]
+    except CrsbenchError as error:
+        sys.stderr.write(f"crsbench: dead runs could not be reaped: {error}\n")
+        return
+    for sentence in sentences:
+        sys.stderr.write(f"crsbench: {sentence}\n")

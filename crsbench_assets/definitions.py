@@ -1,0 +1,5 @@
+"""Entry point of the code location: loads the graph, nothing else."""
+
+from crsbench_assets.defs import build_definitions
+
+defs = build_definitions()

@@ -1,0 +1,169 @@
+"""The assets: one factory, one call per stage.
+
+What lives here: read, call one stage, return metadata. What stays out: everything else: what a stage computes is in
+``worker``, what it reads in ``planning.stages``, what its tables look like in ``tables``.
+"""
+
+# Dagster reads annotations as objects, so this module does not postpone them.
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from crsbench_assets.config.errors import CrsbenchError, LeaseHeldError
+from crsbench_assets.orchestration.keys import OWNERS, asset_key, column_schema, result_metadata
+from crsbench_assets.orchestration.partitions import PARTITIONS, mapping, partition_of
+from crsbench_assets.orchestration.resources import ONLY_STALE_TAG, ProjectResource
+from crsbench_assets.planning.plan import plan
+from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, StageSpec
+from crsbench_assets.scores.frozen import moved_scores
+from crsbench_assets.storage.warehouse import publish, published_rows
+from crsbench_assets.tables.registry import TABLES
+from crsbench_assets.tables.schema import TableSpec
+from crsbench_assets.worker.run import StageResult, failure_of, run_stage
+
+Condition = dg.AutomationCondition[dg.AssetKey]
+
+LEASE_POLL_S = 1.0
+
+RERUN = {
+    "whole": "Recomputed whole whenever an input changed.",
+    "dataset": "An unreadable dataset fails its run with one sentence. Materialise one dataset to compute it again.",
+    "cell": (
+        "A failed or inapplicable cell has a status and a reason and no rows. Materialise one encoder x dataset to "
+        "compute it again; 'only failed and missing' fills the rest."
+    ),
+}
+"""What the UI says below a table's description, by grain."""
+
+
+def stage_assets(stage: StageSpec, arm: str, condition: Condition | None) -> dg.AssetsDefinition:
+    """Return the assets of a stage: all tables that it writes together."""
+    specs = [_spec(table, stage, arm, condition if stage.grain == "whole" else None) for table in stage.specs]
+
+    @dg.multi_asset(name=stage.name, specs=specs, partitions_def=PARTITIONS[stage.grain], pool=stage.pool)
+    def assets(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[Any]:
+        result = execute(context, project, stage)
+        for name, pointer in result.pointers.items():
+            yield dg.MaterializeResult(
+                asset_key=asset_key(name, arm),
+                data_version=dg.DataVersion(pointer.content_hash),
+                metadata=result_metadata(pointer, TABLES[name], is_reused=result.is_reused),
+            )
+
+    return assets
+
+
+def execute(
+    context: dg.AssetExecutionContext, resource: ProjectResource, stage: StageSpec
+) -> StageResult:
+    """Run a stage for a Dagster step; a user's mistake ends it with one sentence instead of a traceback.
+
+    A partition that somebody else computes is waited for, and then kept if it is what we would have computed.
+    """
+    tags = dict(context.run.tags)
+    only_stale = ONLY_STALE_TAG in tags
+    try:
+        project = resource.open(tags)
+        key = partition_of(context, stage.grain)
+        while True:
+            try:
+                result = run_stage(
+                    project,
+                    stage,
+                    key,
+                    run_id=context.run.run_id,
+                    only_stale=only_stale,
+                    progress=context.log.info,
+                )
+                break
+            except LeaseHeldError as held:
+                context.log.info(f"waiting: {held}")
+                only_stale = True
+                time.sleep(LEASE_POLL_S)
+        failure = failure_of(result, stage, key)
+        if failure is not None:
+            raise failure
+    except CrsbenchError as error:
+        raise dg.Failure(description=str(error), allow_retries=False) from None
+    return result
+
+
+def warehouse_asset(arm: str, condition: Condition) -> dg.AssetsDefinition:
+    """Return the asset that publishes the warehouse."""
+    deps = [
+        dg.AssetDep(asset_key(table, arm), partition_mapping=mapping("whole", stage.grain))
+        for table, stage in STAGE_OF_TABLE.items()
+    ]
+
+    @dg.asset(
+        key=asset_key("warehouse", arm),
+        deps=deps,
+        group_name="publication",
+        owners=OWNERS,
+        kinds={"duckdb"},
+        pool="publish",
+        automation_condition=condition,
+        description=(
+            "The published DuckDB snapshot: `warehouse.duckdb` in the home links to it. Rebuilt whole; a session "
+            "that somebody has open on an earlier snapshot is not touched."
+        ),
+    )
+    def warehouse(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
+        try:
+            home = project.open(dict(context.run.tags))
+            publication = publish(home, plan(home).cells)
+        except CrsbenchError as error:
+            raise dg.Failure(description=str(error), allow_retries=False) from None
+        return dg.MaterializeResult(
+            metadata={
+                "dagster/row_count": publication.n_rows,
+                "path": dg.MetadataValue.path(str(publication.path)),
+                "seconds": publication.seconds,
+            }
+        )
+
+    return warehouse
+
+
+def frozen_scores_unchanged(arm: str) -> dg.AssetChecksDefinition:
+    """Return the check that no published score against a frozen panel moved by one bit."""
+
+    @dg.asset_check(
+        asset=asset_key("crs_scores", arm),
+        name="frozen_scores_unchanged",
+        blocking=True,
+        description="a score of the same encoder, panel and inputs has the same bits as when it was published",
+    )
+    def check(context: dg.AssetCheckExecutionContext, project: ProjectResource) -> dg.AssetCheckResult:
+        home = project.open(dict(context.run.tags))
+        before, now = published_rows(home.layout, "crs_scores"), home.lake.read("crs_scores", ())
+        moved = moved_scores(before, now)
+        return dg.AssetCheckResult(passed=not moved, metadata={"moved": ", ".join(moved) or "none"})
+
+    return check
+
+
+def all_assets(arm: str, condition: Condition) -> list[dg.AssetsDefinition]:
+    """Return every asset of an arm."""
+    return [*(stage_assets(stage, arm, condition) for stage in STAGES), warehouse_asset(arm, condition)]
+
+
+def _spec(table: TableSpec, stage: StageSpec, arm: str, condition: Condition | None) -> dg.AssetSpec:
+    deps = [
+        dg.AssetDep(asset_key(name, arm), partition_mapping=mapping(stage.grain, STAGE_OF_TABLE[name].grain))
+        for name in stage.reads
+    ]
+    return dg.AssetSpec(
+        asset_key(table.name, arm),
+        deps=deps,
+        description=f"{table.description}\n\n{RERUN[table.grain]}",
+        group_name=stage.group,
+        owners=OWNERS,
+        kinds=set(stage.kinds) | {"parquet"},
+        code_version=f"{table.code_version}.{table.schema_version}",
+        automation_condition=condition,
+        metadata={"dagster/column_schema": column_schema(table), "dagster/table_name": table.name},
+    )

@@ -1,0 +1,198 @@
+"""The doctor: what may go wrong, before it does.
+
+What lives here: one check per line, with what was found and one line of remedy. What stays out: repairing anything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from crsbench_assets.config.cards import IMAGE_KINDS, Source
+from crsbench_assets.config.errors import CrsbenchError
+from crsbench_assets.config.yaml_files import read_yaml
+from crsbench_assets.operations.homes import DAGSTER_YAML
+from crsbench_assets.storage.layout import HomeLayout, require_home
+from crsbench_assets.storage.project import Project, open_project
+
+Verdict = Literal["ok", "warning", "blocker"]
+
+DISK_WARNING_BYTES = 10e9
+DISK_BLOCKER_BYTES = 0.5e9
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's table."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def examine(layout: HomeLayout) -> list[Finding]:
+    """Return every finding about a home and this machine; a check that cannot run is a finding itself."""
+    findings = [*_versions(), *_disk(layout), *_writable(layout)]
+    try:
+        require_home(layout)
+        project = open_project(layout.root)
+    except CrsbenchError as error:
+        return [*findings, Finding("home", "blocker", str(error), "see the sentence")]
+    findings.append(Finding("home", "ok", f"{layout.root} ({len(project.registry.encoders)} encoders)"))
+    checks: tuple[Callable[[Project], Iterator[Finding]], ...] = (
+        _dagster_home,
+        _dagster_yaml,
+        _device,
+        _cohorts,
+        _vectors,
+        _agreements,
+        _hub_token,
+        _warehouse,
+    )
+    for check in checks:
+        findings += check(project)
+    return findings
+
+
+def _versions() -> Iterator[Finding]:
+    for package in ("dagster", "duckdb", "polars", "scikit-learn"):
+        try:
+            yield Finding(f"package {package}", "ok", version(package))
+        except PackageNotFoundError:
+            yield Finding(f"package {package}", "blocker", "not installed", "run `make .venv` in the clone")
+
+
+def _disk(layout: HomeLayout) -> Iterator[Finding]:
+    folder = layout.root
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    verdict: Verdict = "ok"
+    if free < DISK_WARNING_BYTES:
+        verdict = "blocker" if free < DISK_BLOCKER_BYTES else "warning"
+    yield Finding("disk", verdict, f"{free / 1e9:.1f} GB free at {folder}", "" if verdict == "ok" else "free space")
+
+
+def _writable(layout: HomeLayout) -> Iterator[Finding]:
+    if layout.root.exists() and not os.access(layout.root, os.W_OK):
+        yield Finding("writing", "blocker", f"{layout.root} is read-only", "make it writable, or use another --home")
+
+
+def _dagster_home(project: Project) -> Iterator[Finding]:
+    home_id = project.home_id
+    mark = project.layout.dagster / "crsbench_home_id"
+    if not mark.is_file():
+        yield Finding("dagster folder", "warning", "absent or new", "run `crsbench reconcile`, which makes it")
+    elif mark.read_text(encoding="utf-8").strip() != home_id:
+        yield Finding("dagster folder", "blocker", "belongs to another home", f"remove {project.layout.dagster}")
+    found = os.environ.get("DAGSTER_HOME")
+    if found and Path(found).resolve() != project.layout.dagster.resolve():
+        yield Finding("DAGSTER_HOME", "blocker", found, f"unset it, or set it to {project.layout.dagster}")
+
+
+def _dagster_yaml(project: Project) -> Iterator[Finding]:
+    path = project.layout.dagster / "dagster.yaml"
+    if not path.is_file():
+        yield Finding("dagster.yaml", "warning", "absent", "run `crsbench reconcile`, which writes the default")
+        return
+    import yaml
+
+    wanted, found = yaml.safe_load(DAGSTER_YAML.format(n_runs=1)), read_yaml(path)
+    missing = sorted(_key_paths(wanted) - _key_paths(found))
+    if missing:
+        yield Finding("dagster.yaml", "warning", f"lacks {', '.join(missing)}", "add them, or know why not")
+    else:
+        yield Finding("dagster.yaml", "ok", "has every key that crsbench relies on")
+
+
+def _key_paths(value: Any, prefix: str = "") -> set[str]:
+    if not isinstance(value, dict):
+        return {prefix}
+    return set().union(*(_key_paths(inner, f"{prefix}.{key}".lstrip(".")) for key, inner in value.items()))
+
+
+def _device(project: Project) -> Iterator[Finding]:
+    kinds = {card.kind for card in project.registry.encoders.values()}
+    needs_images = bool(kinds & set(IMAGE_KINDS))
+    has_gpu = Path("/proc/driver/nvidia/version").exists()
+    try:
+        torch_version = version("torch")
+    except PackageNotFoundError:
+        verdict: Verdict = "warning" if needs_images else "ok"
+        remedy = "install the extra: pip install 'crsbench[encoders]'" if needs_images else ""
+        yield Finding("device", verdict, "torch is not installed" + (", a GPU is there" if has_gpu else ""), remedy)
+        return
+    import torch  # an extra; the doctor only asks it what it sees
+
+    if has_gpu and not torch.cuda.is_available():
+        yield Finding(
+            "device",
+            "blocker" if needs_images else "warning",
+            f"a GPU is there, and torch {torch_version} cannot use it: 50 times slower",
+            "install a driver for torch's CUDA version, or torch for the driver's",
+        )
+    else:
+        yield Finding("device", "ok", f"torch {torch_version}, {'cuda' if torch.cuda.is_available() else 'cpu'}")
+
+
+def _cohorts(project: Project) -> Iterator[Finding]:
+    for card in project.registry.datasets.values():
+        sources = {card.id: card.source} | ({card.shift.id: card.shift.source} if card.shift else {})
+        for name, source in sources.items():
+            yield _cohort(name, source)
+
+
+def _cohort(name: str, source: Source) -> Finding:
+    if source.layout == "synthetic":
+        return Finding(f"cohort {name}", "ok", "synthetic")
+    path = Path(source.manifest or source.root or "")
+    if source.manifest is None and source.root is None:
+        return Finding(
+            f"cohort {name}", "warning", "no folder named", f"add `roots: {{{name}: ...}}` to crsbench.yaml"
+        )
+    if not path.exists():
+        return Finding(f"cohort {name}", "blocker", f"{path} is not there", "correct the path, or put the data there")
+    return Finding(f"cohort {name}", "ok", str(path))
+
+
+def _vectors(project: Project) -> Iterator[Finding]:
+    for card in project.registry.encoders.values():
+        missing = [path for paths in card.vectors.values() for path in paths if not Path(path).exists()]
+        if missing:
+            yield Finding(
+                f"vectors of {card.id}", "blocker", f"{missing[0]} is not there", "correct the encoder's card"
+            )
+
+
+def _agreements(project: Project) -> Iterator[Finding]:
+    recorded = project.registry.settings.agreements
+    for card in project.registry.datasets.values():
+        wanted = [card.agreement, card.shift.agreement if card.shift else None]
+        for agreement in (name for name in wanted if name and name not in recorded):
+            yield Finding(
+                f"agreement {agreement}",
+                "warning",
+                "not recorded",
+                f"accept it with its owner, then add `agreements: {{{agreement}: ...}}` to crsbench.yaml",
+            )
+
+
+def _hub_token(project: Project) -> Iterator[Finding]:
+    gated = [card.id for card in project.registry.encoders.values() if card.weights and card.weights.gated]
+    has_token = bool(os.environ.get("HF_TOKEN")) or (Path.home() / ".cache/huggingface/token").exists()
+    if gated and not has_token:
+        yield Finding("hub token", "warning", f"none, and {', '.join(gated)} are gated", "set HF_TOKEN")
+
+
+def _warehouse(project: Project) -> Iterator[Finding]:
+    from crsbench_assets.storage.warehouse import snapshot_state
+
+    state = snapshot_state(project.layout)
+    verdict: Verdict = "warning" if state == "changed" else "ok"
+    yield Finding("warehouse", verdict, state, "run `crsbench publish`" if state in ("changed", "absent") else "")

@@ -1,0 +1,95 @@
+"""Making a home.
+
+What lives here: the Dagster settings of a new home and the demo panel's cards. What stays out: opening a home
+(``storage.project``).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.registry import CATALOG
+from crsbench_assets.storage.files import replace_bytes, storage_errors
+from crsbench_assets.storage.layout import HomeLayout
+from crsbench_assets.storage.project import Project, create_home
+
+DAGSTER_YAML = """\
+# Dagster instance of this crsbench home; yours to edit. https://docs.dagster.io/deployment/oss/dagster-yaml
+telemetry:
+  enabled: false
+nux:
+  enabled: false
+concurrency:
+  runs:
+    max_concurrent_runs: {n_runs}
+  pools:
+    default_limit: {n_runs}   # gpu and publish are limited to 1: `dagster instance concurrency set gpu N`
+    granularity: op
+run_monitoring:
+  enabled: true
+  poll_interval_seconds: 15
+  free_slots_after_run_end_seconds: 5   # a killed run must not hold its slot for minutes
+run_retries:
+  enabled: true
+  max_retries: 2
+  retry_on_asset_or_op_failure: false   # only runs whose process died are started again
+retention:
+  schedule:
+    purge_after_days: 30
+  sensor:
+    purge_after_days: 7
+  auto_materialize:
+    purge_after_days: 7
+"""
+
+
+def init_home(layout: HomeLayout) -> bool:
+    """Make an empty home; return False where one is already there.
+
+    Raises:
+        StorageError: the folder is not empty, or cannot be written.
+    """
+    return create_home(layout, dagster_yaml(), workers=_n_runs())
+
+
+def restore_dagster_folder(project: Project) -> None:
+    """Make the Dagster folder of a home again where it was lost; what is there stays as it is."""
+    layout = project.layout
+    if not (layout.dagster / "dagster.yaml").exists():
+        replace_bytes(layout.dagster / "dagster.yaml", dagster_yaml().encode())
+    if not (layout.dagster / "crsbench_home_id").exists():
+        replace_bytes(layout.dagster / "crsbench_home_id", project.home_id.encode())
+
+
+def dagster_yaml() -> str:
+    """Return the settings of a new Dagster instance on this machine."""
+    return DAGSTER_YAML.format(n_runs=_n_runs())
+
+
+def _n_runs() -> int:
+    return max(1, min(4, os.cpu_count() or 1))
+
+
+def demo_panels() -> list[str]:
+    """Return the names of the panels that come with the package."""
+    return sorted(path.name for path in (CATALOG / "panels").iterdir() if path.is_dir())
+
+
+def install_panel(layout: HomeLayout, panel: str) -> None:
+    """Put the cards of a demo panel into a home, where they are active by lying there.
+
+    Raises:
+        ConfigError: there is no such panel.
+    """
+    source = CATALOG / "panels" / panel
+    if not source.is_dir():
+        raise ConfigError(f"There is no demo panel {panel!r}; known: {', '.join(demo_panels())}.")
+    for kind in ("datasets", "encoders"):
+        for card in sorted((source / kind).glob("*.yaml")):
+            target: Path = layout.root / kind / card.name
+            if not target.exists():
+                with storage_errors(target):
+                    shutil.copyfile(card, target)

@@ -1,0 +1,1 @@
+"""Dagster vocabulary: partitions, mappings, conditions, checks, resources. Defines no asset."""

@@ -1,0 +1,35 @@
+"""The Dagster instance of a home.
+
+What lives here: the settings it is made with, and opening it from a process that Dagster did not start. What stays
+out: the home itself (``storage.project``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout
+
+POOL_LIMITS = {"gpu": 1, "publish": 1}
+"""Pools that differ from the default limit of dagster.yaml; set once, then the user's."""
+
+
+def environment(layout: HomeLayout) -> dict[str, str]:
+    """Return the variables that make a process work on a home."""
+    return {HOME_VARIABLE: str(layout.root), "DAGSTER_HOME": str(layout.dagster), "DAGSTER_DISABLE_TELEMETRY": "1"}
+
+
+@contextmanager
+def open_instance(layout: HomeLayout) -> Iterator[dg.DagsterInstance]:
+    """Yield the Dagster instance of a home."""
+    os.environ.update(environment(layout))
+    with dg.DagsterInstance.get() as instance:
+        known = {info.name for info in instance.event_log_storage.get_pool_limits()}
+        for pool, limit in POOL_LIMITS.items():
+            if pool not in known:
+                instance.event_log_storage.set_concurrency_slots(pool, limit)
+        yield instance

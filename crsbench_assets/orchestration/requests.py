@@ -1,0 +1,93 @@
+"""From the plan to run requests.
+
+What lives here: which partitions of Dagster a plan asks for, and the keys by which a request is made once. What stays
+out: the plan (``planning``) and when it is asked (sensor and schedule in ``defs``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import dagster as dg
+
+from crsbench_assets.config.hashes import content_hash
+from crsbench_assets.orchestration.keys import asset_key
+from crsbench_assets.orchestration.partitions import DATASETS, ENCODERS, dagster_key
+from crsbench_assets.orchestration.resources import ONLY_STALE_TAG, REGISTRY_TAG
+from crsbench_assets.planning.plan import CURRENT, Plan, Task
+from crsbench_assets.planning.stages import stage_named, stages_of
+from crsbench_assets.storage.files import read_json, replace_json
+from crsbench_assets.storage.layout import MAIN_ARM, PartitionKey
+from crsbench_assets.storage.project import Project
+from crsbench_assets.tables.schema import Grain
+
+RENEWAL_FILE = "crsbench_renewal.json"
+
+MAX_REQUESTS = 200
+"""Requests of one tick; the next tick asks for the rest."""
+
+
+def missing_keys(instance: dg.DagsterInstance, project: Project) -> list[dg.AddDynamicPartitionsRequest]:
+    """Return requests that add the active cards Dagster does not know yet."""
+    requests = []
+    for definition, cards in ((DATASETS, project.registry.datasets), (ENCODERS, project.registry.encoders)):
+        new = sorted(set(cards) - set(instance.get_dynamic_partitions(str(definition.name))))
+        if new:
+            requests.append(definition.build_add_request(new))
+    return requests
+
+
+def unknown_keys(instance: dg.DagsterInstance, project: Project) -> dict[str, list[str]]:
+    """Return the partition keys that no active card describes, by dimension."""
+    found = {}
+    for definition, cards in ((DATASETS, project.registry.datasets), (ENCODERS, project.registry.encoders)):
+        name = str(definition.name)
+        found[name] = sorted(set(instance.get_dynamic_partitions(name)) - set(cards))
+    return {name: keys for name, keys in found.items() if keys}
+
+
+def renew_requests(project: Project) -> None:
+    """Make the work that is due a new request: what failed or was lost is asked for once more."""
+    replace_json(project.layout.dagster / RENEWAL_FILE, {"renewed": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+
+
+def run_requests(project: Project, plan: Plan, registry_hash: str) -> list[dg.RunRequest]:
+    """Return one request per partition that is due and whose upstream is ready.
+
+    Args:
+        project: the home.
+        plan: its plan.
+        registry_hash: snapshot that the runs work from.
+    """
+    suffix = (read_json(project.layout.dagster / RENEWAL_FILE) or {}).get("renewed", "")
+    tags = {REGISTRY_TAG: registry_hash, ONLY_STALE_TAG: "true"}
+    requests = []
+    described = [task for task in plan.of((), "whole") if task.stage.name == "describe" and task.is_due]
+    if described:
+        requests.append(_request("whole", (), described, tags, suffix, [stage_named("describe").tables]))
+    for grain in ("dataset", "cell"):
+        for key in plan.due(grain):
+            if grain == "cell" and any(task.state != CURRENT for task in plan.of((key[1],), "dataset")):
+                continue  # asked for in a later tick, when its dataset is indexed and split
+            due = [task for task in plan.of(key, grain) if task.is_due]
+            requests.append(_request(grain, key, due, tags, suffix, [s.tables for s in stages_of(grain)]))
+    return requests[:MAX_REQUESTS]
+
+
+def _request(
+    grain: Grain,
+    key: PartitionKey,
+    due: Iterable[Task],
+    tags: dict[str, str],
+    suffix: str,
+    tables: Iterable[tuple[str, ...]],
+) -> dg.RunRequest:
+    # the hash names the work, so a cell that fails on the same inputs is not asked for again for ever
+    work = content_hash([[task.stage.name, task.inputs.hash if task.inputs else None] for task in due])[:16]
+    return dg.RunRequest(
+        run_key=":".join(part for part in (grain, *key, work, suffix) if part),
+        asset_selection=[asset_key(name, MAIN_ARM) for names in tables for name in names],
+        partition_key=dagster_key(grain, key),
+        tags=tags,
+    )

@@ -1,0 +1,127 @@
+"""What the plan means for the person who waits: how much there is to do, and how long it may take.
+
+What lives here: the estimate and the JSON forms of plan and status. What stays out: the decision (``plan``) and
+tables on a screen (``cli``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from crsbench_assets.planning.plan import BLOCKED, CURRENT, Plan, Task
+from crsbench_assets.planning.stages import stages_of
+from crsbench_assets.storage.lake import Pointer
+from crsbench_assets.storage.project import Project
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Work that is due. ``seconds`` and ``n_bytes`` come from finished partitions; None before the first one."""
+
+    n_cells: int
+    n_images: int
+    n_passes: int
+    n_fits: int
+    seconds: float | None
+    n_bytes: int | None
+
+
+def estimate(project: Project, plan: Plan) -> Estimate:
+    """Return how much work is due."""
+    protocol = project.registry.protocol
+    cells = plan.due("cell")
+    due = [task for task in plan.tasks if task.is_due]
+    n_images = {dataset_id: _n_images(project, dataset_id) for dataset_id in {key[1] for key in cells}}
+    extract = [task.key for task in due if task.stage.name == "extract"]
+    corrupted = protocol.splits.test_fraction * len(protocol.corruption_conditions)
+    return Estimate(
+        n_cells=len(cells),
+        n_images=sum(n_images.values()),
+        n_passes=round(sum(n_images[key[1]] * (1 + corrupted) for key in extract)),
+        n_fits=sum(task.stage.name == "probe" for task in due) * len(protocol.seeds) * len(protocol.label_fractions),
+        seconds=_total(plan, due, lambda pointer: pointer.seconds),
+        n_bytes=_rounded(_total(plan, due, lambda pointer: pointer.n_bytes)),
+    )
+
+
+def plan_json(project: Project, plan: Plan) -> dict[str, Any]:
+    """Return the plan as JSON: counts, estimate and every task that is not current."""
+    return {
+        "home": str(project.layout.root),
+        "protocol": f"{project.registry.protocol.id}@{project.registry.protocol.hash[:12]}",
+        "counts": asdict(plan.counts),
+        "due": asdict(estimate(project, plan)),
+        "tasks": [
+            {
+                "stage": task.stage.name,
+                "tables": list(task.stage.tables),
+                "partition": list(task.key),
+                "state": task.state,
+                "reason": task.reason,
+                "why": task.why,
+            }
+            for task in plan.tasks
+            if task.state != CURRENT
+        ],
+    }
+
+
+def status_json(project: Project, plan: Plan) -> dict[str, Any]:
+    """Return the grid of cells as JSON."""
+    return {
+        "home": str(project.layout.root),
+        "counts": asdict(plan.counts),
+        "statuses": dict(sorted(Counter(cell.status for cell in plan.cells).items())),
+        "cells": [asdict(cell) for cell in plan.cells],
+    }
+
+
+def blocked_sentences(plan: Plan) -> list[str]:
+    """Return why what cannot be computed cannot be, each cause once."""
+    causes = [task for task in plan.tasks if task.state == BLOCKED]
+    roots = [task for task in causes if not any(task.why.startswith(f"{stage.name}: ") for stage in _all_stages())]
+    found = Counter(task.why for task in roots)
+    return [f"{why} ({n} partition(s))" if n > 1 else why for why, n in sorted(found.items())]
+
+
+def _all_stages() -> list[Any]:
+    return [*stages_of("dataset"), *stages_of("cell"), *stages_of("whole")]
+
+
+def _n_images(project: Project, dataset_id: str) -> int:
+    pointer = project.lake.pointer("images", (dataset_id,))
+    if pointer is not None and pointer.status == "ok":
+        return pointer.n_rows
+    card = project.registry.datasets[dataset_id]
+    if card.source.synthetic:
+        return card.source.synthetic.n_images
+    return card.expected_n_images or 0
+
+
+def _total(plan: Plan, due: Iterable[Task], value: Any) -> float | None:
+    """Sum the median value of finished partitions of the same stage (and dataset, where there is one) over what is due."""
+    finished: dict[tuple[str, str], list[float]] = {}
+    for task in plan.tasks:
+        if task.pointer is not None and task.pointer.status == "ok":
+            for name in ("", task.key[-1] if task.key else ""):
+                finished.setdefault((task.stage.name, name), []).append(_of(task.pointer, value))
+    total = 0.0
+    for task in due:
+        dataset_id = task.key[-1] if task.key else ""
+        known = finished.get((task.stage.name, dataset_id)) or finished.get((task.stage.name, ""))
+        if known is None:
+            return None
+        total += median(known)
+    return round(total, 1)
+
+
+def _of(pointer: Pointer, value: Any) -> float:
+    return float(value(pointer))
+
+
+def _rounded(value: float | None) -> int | None:
+    return None if value is None else round(value)

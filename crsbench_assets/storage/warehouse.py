@@ -1,0 +1,641 @@
+"""The published warehouse: an immutable DuckDB file behind a link, and how it and the lake are read with SQL.
+
+What lives here: publishing a snapshot, seeing whether somebody changed it, and the one door for SQL (SELECT only).
+What stays out: the statements (``tables.ddl``), the lake's own files (``lake``, ``lake_gc``), what is stale
+(``planning``) and how an answer is shown (``cli``).
+Source: interfaces page, "Warehouse rule". A new file renamed over one that a user held open made readers fail, or
+replayed the user's rows into the new file; a link to a new name did neither.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from crsbench_assets.config.errors import StorageError
+from crsbench_assets.storage.files import read_json, replace_json, storage_errors, sync_directory
+from crsbench_assets.storage.lake import Lake, Pointer
+from crsbench_assets.storage.layout import HomeLayout, PartitionKey
+from crsbench_assets.storage.project import Project, code_release
+from crsbench_assets.tables.ddl import (
+    VIEWS,
+    WAREHOUSE_INFO,
+    create_table,
+    files_view,
+    literal,
+    quoted,
+    reader_view,
+    select_files,
+)
+from crsbench_assets.tables.registry import TABLES
+from crsbench_assets.tables.schema import TableSpec
+from crsbench_assets.tables.validate import conform
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
+    import pyarrow as pa
+
+STORAGE_VERSION = "v1.2.0"
+"""Oldest DuckDB whose clients open a warehouse; by default a file asks for the version that wrote it."""
+
+KEPT_SNAPSHOTS = 2
+"""The linked snapshot and the one before, which readers may have open."""
+
+PROVISIONAL_PANEL = "provisional"
+
+OUTDATED_SCHEMA = "outdated_schema"
+"""Status, in table ``partitions``, of one written in another shape: it is recomputed or migrated, not published."""
+
+SnapshotState = Literal["absent", "pristine", "changed", "locked"]
+Origin = Literal["warehouse", "lake"]
+
+_SCHEMA = "main"
+_TORN_ROUNDS = 20
+_TORN_WAIT_S = 0.1
+_QUERY_NODES = ("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE")
+"""What a query that only reads is made of; a data-modifying CTE is a node of its own."""
+
+
+class CellStatus(Protocol):
+    """A cell of the grid as the planner found it (``planning.plan.CellState``)."""
+
+    @property
+    def encoder_id(self) -> str:
+        """Encoder."""
+
+    @property
+    def dataset_id(self) -> str:
+        """Dataset."""
+
+    @property
+    def status(self) -> str:
+        """Status of the cell."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not ok."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition of the lake, resolved."""
+
+    table: str
+    key: PartitionKey
+    pointer: Pointer
+
+    @property
+    def is_published(self) -> bool:
+        """Whether its rows are part of a snapshot."""
+        return self.pointer.status == "ok" and self.pointer.schema_version == TABLES[self.table].schema_version
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What a publication made; ``n_rows`` counts native tables and the rows behind the views of bulk tables."""
+
+    number: int
+    path: Path
+    n_tables: int
+    n_partitions: int
+    n_rows: int
+    n_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """Rows of a query, where they come from, and a sentence why that is not what was asked for."""
+
+    table: pa.Table
+    origin: Origin
+    note: str | None
+
+
+def resolve_partitions(project: Project) -> list[Partition]:
+    """Return the partitions of all active datasets and cells, retired encoders included, as they stand now.
+
+    Tables of one stage are taken from one commit: while somebody is between the pointers of a stage, its partition is
+    read again, for two seconds in all. A process killed there leaves a partition that the planner calls stale.
+    """
+    lake, registry = project.lake, project.registry
+    keys: list[PartitionKey] = [()]
+    keys += [(dataset_id,) for dataset_id in registry.datasets]
+    keys += [(encoder_id, dataset_id) for encoder_id in registry.encoders for dataset_id in registry.datasets]
+    root = project.layout.lake / lake.arm
+    tables = [spec for spec in TABLES.values() if spec.grain != "publication" and (root / spec.name).is_dir()]
+    found = {key: _pointers(lake, tables, key) for key in keys}
+    for _ in range(_TORN_ROUNDS):
+        torn = [key for key, pointers in found.items() if _is_torn(pointers)]
+        if not torn:
+            break
+        time.sleep(_TORN_WAIT_S)
+        found |= {key: _pointers(lake, tables, key) for key in torn}
+    return [
+        Partition(spec.name, key, pointer)
+        for spec in tables
+        for key in keys
+        if (pointer := found[key].get(spec.name)) is not None
+    ]
+
+
+def publish(project: Project, cells: Iterable[CellStatus]) -> Publication:
+    """Publish the lake as it stands now, and point ``warehouse.duckdb`` at it.
+
+    Readers of earlier snapshots are not disturbed: their file stays as it is. Two publications of one lake hold equal
+    rows, but for ``warehouse_info``. Publishers of one machine wait for each other.
+
+    Args:
+        project: the opened home.
+        cells: the planner's cells.
+
+    Raises:
+        StorageError: the disk refuses, or the lake holds rows that no warehouse may.
+    """
+    started = time.monotonic()
+    layout = project.layout
+    with storage_errors(layout.published), _publisher_lock(layout):
+        number, folder = _claim(layout)
+        try:
+            partitions = resolve_partitions(project)
+            building = folder / "warehouse.duckdb"
+            n_rows = _build(project, building, number, partitions, cells)
+            _sync_file(building)
+            path = layout.published / f"warehouse-{number}.duckdb"
+            os.replace(building, path)
+            sync_directory(layout.published)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        _write_record(layout, path, number, partitions)
+        _point(layout, path)
+        _prune(layout, number)
+    return Publication(
+        number=number,
+        path=path,
+        n_tables=len(TABLES) + 1,
+        n_partitions=len(partitions),
+        n_rows=n_rows,
+        n_bytes=path.stat().st_size,
+        seconds=time.monotonic() - started,
+    )
+
+
+def snapshot_state(layout: HomeLayout) -> SnapshotState:
+    """Return whether the published snapshot is still what was published.
+
+    ``absent``: nothing is published. ``locked``: another process holds it open for writing. ``changed``: its size or
+    time differ from the record made at publication, a write-ahead log lies beside it, or it cannot be read.
+    """
+    snapshot = _open_snapshot(layout)
+    if not isinstance(snapshot, str):
+        snapshot.close()
+        return "pristine"
+    return snapshot
+
+
+def open_published(layout: HomeLayout) -> duckdb.DuckDBPyConnection:
+    """Return a read-only connection on the published snapshot; close it.
+
+    Raises:
+        StorageError: there is none, or it is not what was published.
+    """
+    moved_from = _moved_from(layout)
+    snapshot = "changed" if moved_from else _open_snapshot(layout)
+    if isinstance(snapshot, str):
+        raise StorageError(f"{_explanation(layout, snapshot, moved_from)} Run `crsbench publish`.")
+    return snapshot
+
+
+def open_live(project: Project, cells: Iterable[CellStatus]) -> duckdb.DuckDBPyConnection:
+    """Return an in-memory connection with every table and view of a warehouse, over the lake as it stands now."""
+    import duckdb
+
+    connection = duckdb.connect()
+    try:
+        with _lake_errors("The lake cannot be read"):
+            _fill(connection, project, 0, resolve_partitions(project), cells, is_live=True)
+    except StorageError:
+        connection.close()
+        raise
+    return connection
+
+
+def published_rows(layout: HomeLayout, table: str) -> pl.DataFrame:
+    """Return the rows of a table as they were published last; no row where nothing was.
+
+    The newest snapshot that is as it was published counts; one that somebody changed or writes to is passed over.
+    """
+    import polars as pl
+
+    spec = TABLES[table]
+    for record in reversed(published_records(layout)):
+        snapshot = _open_file(layout.published / f"warehouse-{record['number']}.duckdb")
+        if not isinstance(snapshot, str):
+            with closing(snapshot):
+                columns = ", ".join(quoted(name) for name in spec.column_names)
+                rows = pl.from_arrow(snapshot.sql(f"SELECT {columns} FROM {quoted(table)}").to_arrow_table())
+            return conform(pl.DataFrame(rows), spec)
+    return spec.empty()
+
+
+def query(
+    project: Project, sql: str, *, cells: Callable[[], Iterable[CellStatus]], live: bool = False
+) -> QueryResult:
+    """Return the answer to one SELECT.
+
+    The warehouse answers, or the lake where ``live`` asks for it or the snapshot is not what was published. The query
+    sees the home's tables and no other file, and can write nothing.
+
+    Args:
+        project: the opened home.
+        sql: one statement: SELECT, WITH ... SELECT, FROM, VALUES, DESCRIBE, SHOW or SUMMARIZE.
+        cells: gives the planner's cells; called only where the lake answers.
+        live: read the lake even where a snapshot could answer.
+
+    Raises:
+        StorageError: it is no SELECT, or DuckDB refuses it, in one sentence with DuckDB's own words.
+    """
+    import duckdb
+
+    require_select(sql)
+    layout = project.layout
+    note = None
+    origin: Origin = "lake"
+    if live:
+        connection = open_live(project, cells())
+    else:
+        moved_from = _moved_from(layout)
+        snapshot = "changed" if moved_from else _open_snapshot(layout)
+        if isinstance(snapshot, str):
+            note = f"{_explanation(layout, snapshot, moved_from)} The lake answers; `crsbench publish` makes it new."
+            connection = open_live(project, cells())
+        else:
+            origin, connection = "warehouse", snapshot
+    with closing(connection):
+        _confine(connection, layout)
+        try:
+            return QueryResult(connection.sql(sql).to_arrow_table(), origin, note)
+        except duckdb.Error as error:
+            raise StorageError(f"The query failed: {_one_line(error)}.") from error
+
+
+def require_select(sql: str) -> None:
+    """Check that a text is exactly one statement that only reads.
+
+    Raises:
+        StorageError: it is not, or cannot be parsed.
+    """
+    import duckdb
+
+    with closing(duckdb.connect()) as connection:
+        try:
+            statements = connection.extract_statements(sql)
+        except duckdb.Error as error:
+            raise StorageError(f"The query cannot be parsed: {_one_line(error)}.") from error
+        kinds = [statement.type.name for statement in statements]
+        if kinds == ["SELECT"]:
+            row = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
+            tree = json.loads(row[0]) if row else {"error": True}
+            # DuckDB 2 also calls a SELECT whose WITH clause copies, inserts or deletes a SELECT
+            if not tree["error"] and all(kind in _QUERY_NODES for kind in _query_nodes(tree)):
+                return
+            kinds = ["a SELECT with another statement inside"]
+    raise StorageError(
+        "Expected exactly one SELECT (also FROM, WITH, DESCRIBE, SHOW or SUMMARIZE), found "
+        f"{', '.join(kinds) or 'no statement'}: ask one question at a time; to change data, copy it into a database "
+        "of your own with any DuckDB client."
+    )
+
+
+def published_records(layout: HomeLayout) -> list[dict[str, Any]]:
+    """Return the records of the snapshots that are there, oldest first.
+
+    A record has ``number``, ``home``, ``size`` and ``mtime_ns`` of the finished file, and ``files``: the files that
+    its views name, relative to the lake.
+    """
+    paths = {number: path for number, path in _numbered(layout) if path.suffix == ".json"}
+    records = [read_json(path) for _, path in sorted(paths.items())]
+    return [record for record in records if record is not None]
+
+
+def _pointers(lake: Lake, tables: Sequence[TableSpec], key: PartitionKey) -> dict[str, Pointer]:
+    of_grain = [spec.name for spec in tables if len(spec.grain_key) == len(key)]
+    return {name: pointer for name in of_grain if (pointer := lake.pointer(name, key)) is not None}
+
+
+def _is_torn(pointers: dict[str, Pointer]) -> bool:
+    """Whether two tables that are written together come from different commits."""
+    return any(
+        table in pointers and pointers[table].content_hash != content
+        for pointer in pointers.values()
+        for table, content in pointer.stage_contents.items()
+    )
+
+
+def _claim(layout: HomeLayout) -> tuple[int, Path]:
+    """Return a new number and a folder to build in; making the folder claims the number."""
+    layout.published.mkdir(parents=True, exist_ok=True)
+    number = max((number for number, _ in _numbered(layout)), default=0)
+    while True:
+        number += 1
+        folder = layout.published / f"warehouse-{number}.building"
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return number, folder
+
+
+def _numbered(layout: HomeLayout) -> Iterator[tuple[int, Path]]:
+    """Yield everything that carries a snapshot's number, a user's forgotten write-ahead log too."""
+    if not layout.published.is_dir():
+        return
+    for path in layout.published.iterdir():
+        match = re.match(r"warehouse-(\d+)\.", path.name)
+        if match:
+            yield int(match[1]), path
+
+
+def _build(
+    project: Project, path: Path, number: int, partitions: Sequence[Partition], cells: Iterable[CellStatus]
+) -> int:
+    import duckdb
+
+    with closing(duckdb.connect()) as connection, _lake_errors("Nothing was published"):
+        connection.execute(f"ATTACH {literal(str(path))} AS building (STORAGE_VERSION '{STORAGE_VERSION}')")
+        connection.execute("USE building")
+        connection.execute("BEGIN")  # one commit instead of a flushed log for each of a thousand comments
+        n_rows = _fill(connection, project, number, partitions, cells, is_live=False)
+        connection.execute("COMMIT")
+        connection.execute("CHECKPOINT building")
+        connection.execute("USE memory")
+        connection.execute("DETACH building")
+    return n_rows
+
+
+def _fill(
+    connection: duckdb.DuckDBPyConnection,
+    project: Project,
+    number: int,
+    partitions: Sequence[Partition],
+    cells: Iterable[CellStatus],
+    *,
+    is_live: bool,
+) -> int:
+    """Make every table and view in the connection's current database, and return the number of rows."""
+    lake = project.lake
+    files: dict[str, list[str]] = {}
+    n_rows: Counter[str] = Counter()
+    for partition in partitions:
+        if partition.is_published and partition.pointer.n_rows:
+            folder = lake.folder(partition.table, partition.key)
+            files.setdefault(partition.table, []).extend(str(folder / name) for name in partition.pointer.files)
+            n_rows[partition.table] += partition.pointer.n_rows
+    for spec in TABLES.values():
+        if spec.grain == "publication":
+            continue
+        if spec.is_bulk or is_live:
+            connection.execute(files_view(spec, _SCHEMA, files.get(spec.name, ())))
+        else:
+            connection.execute(create_table(spec, _SCHEMA))
+            if spec.name in files:
+                # partitions come in the order of their ids and rows in the order of their key: nothing to sort
+                connection.execute(f"INSERT INTO {quoted(spec.name)} {select_files(spec, files[spec.name])}")
+    made_here = {
+        "cells": [
+            {"encoder_id": c.encoder_id, "dataset_id": c.dataset_id, "status": c.status, "reason": c.reason}
+            for c in cells
+        ],
+        "partitions": [_provenance(lake.arm, partition) for partition in partitions],
+        "warehouse_info": [_warehouse_info(project, number)],
+    }
+    for spec in (*(spec for spec in TABLES.values() if spec.grain == "publication"), WAREHOUSE_INFO):
+        connection.execute(create_table(spec, _SCHEMA))
+        n_rows[spec.name] += _insert(connection, spec, made_here[spec.name])
+    for view in VIEWS:
+        connection.execute(reader_view(view, _SCHEMA))
+    return n_rows.total()
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, spec: TableSpec, rows: list[dict[str, Any]]) -> int:
+    import polars as pl
+
+    frame: pl.DataFrame = conform(pl.DataFrame(rows, schema=spec.polars_schema()), spec)
+    connection.register("_rows", frame.to_arrow())
+    connection.execute(f"INSERT INTO {quoted(spec.name)} SELECT * FROM _rows")
+    connection.unregister("_rows")
+    return frame.height
+
+
+def _provenance(arm: str, partition: Partition) -> dict[str, Any]:
+    pointer, spec = partition.pointer, TABLES[partition.table]
+    key = dict(zip(spec.grain_key, partition.key, strict=True))
+    is_outdated = pointer.schema_version != spec.schema_version
+    return {
+        "arm": arm,
+        "table_name": partition.table,
+        "encoder_id": key.get("encoder_id", ""),
+        "dataset_id": key.get("dataset_id", ""),
+        "status": OUTDATED_SCHEMA if is_outdated else pointer.status,
+        "reason": pointer.reason,
+        "n_rows": pointer.n_rows,
+        "n_bytes": pointer.n_bytes,
+        "seconds": pointer.seconds,
+        "host": pointer.host,
+        "run_id": pointer.run_id,
+        "written_at": pointer.written_at,
+        "code_version": pointer.code_version,
+        "schema_version": pointer.schema_version,
+        "inputs_hash": pointer.inputs_hash,
+        "content_hash": pointer.content_hash,
+    }
+
+
+def _warehouse_info(project: Project, number: int) -> dict[str, Any]:
+    import duckdb
+
+    protocol = project.registry.protocol
+    return {
+        "number": number,
+        "home": str(project.layout.root),
+        "home_id": project.home_id,
+        "published_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "release": code_release(),
+        "protocol_id": f"{protocol.id}@{protocol.hash[:12]}",
+        "panel_id": _latest_panel(project.layout),
+        "duckdb_version": duckdb.__version__,
+    }
+
+
+def _latest_panel(layout: HomeLayout) -> str:
+    """Return the id of the panel frozen last; a panel's file is written once, so its time is the freeze."""
+    panels = [(path.stat().st_mtime_ns, path.stem) for path in layout.panels.glob("*.json")]
+    return max(panels)[1] if panels else PROVISIONAL_PANEL
+
+
+def _write_record(layout: HomeLayout, path: Path, number: int, partitions: Sequence[Partition]) -> None:
+    lake = Lake(layout)
+    status = path.stat()
+    files = [
+        str((lake.folder(partition.table, partition.key) / name).relative_to(layout.lake))
+        for partition in partitions
+        if TABLES[partition.table].is_bulk and partition.is_published
+        for name in partition.pointer.files
+    ]
+    record = {
+        "number": number,
+        "home": str(layout.root),
+        "size": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "files": files,
+    }
+    replace_json(path.with_suffix(".json"), record)
+
+
+def _point(layout: HomeLayout, path: Path) -> None:
+    """Let ``warehouse.duckdb`` name a snapshot, at once; relative, so that the home can be moved."""
+    temporary = layout.warehouse.with_name(f".{layout.warehouse.name}.{uuid.uuid4().hex}.tmp")
+    temporary.symlink_to(path.relative_to(layout.root))
+    os.replace(temporary, layout.warehouse)
+    sync_directory(layout.root)
+
+
+def _prune(layout: HomeLayout, newest: int) -> None:
+    """Remove all but the newest snapshots, and what publications that died left behind."""
+    finished = {number for number, path in _numbered(layout) if path.suffix == ".json"}
+    kept = set(sorted(number for number in finished if number <= newest)[-KEPT_SNAPSHOTS:])
+    kept.add(newest)
+    for number, path in list(_numbered(layout)):
+        if number in kept or number > newest:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+@contextmanager
+def _publisher_lock(layout: HomeLayout) -> Iterator[None]:
+    """Let publishers of one machine wait for each other, so that the link never goes back to an older snapshot."""
+    layout.published.mkdir(parents=True, exist_ok=True)
+    handle = os.open(layout.published / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        with suppress(OSError):  # a file system without locks: the number is still ours alone
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _open_snapshot(layout: HomeLayout) -> duckdb.DuckDBPyConnection | Literal["absent", "changed", "locked"]:
+    return _open_file(layout.warehouse.resolve())
+
+
+def _open_file(path: Path) -> duckdb.DuckDBPyConnection | Literal["absent", "changed", "locked"]:
+    """Return a connection on a published snapshot, or why there is none.
+
+    The file is opened before it is compared with its record: while we read, nobody can open it for writing.
+    """
+    import duckdb
+
+    if not path.is_file():
+        return "absent"
+    connection = duckdb.connect()
+    try:
+        connection.execute(f"ATTACH {literal(str(path))} AS warehouse (READ_ONLY)")
+        connection.execute("USE warehouse")
+    except duckdb.Error as error:
+        connection.close()
+        return "locked" if "lock" in str(error) else "changed"
+    record = read_json(path.with_suffix(".json"))
+    status = path.stat()
+    is_same = record is not None and (record["size"], record["mtime_ns"]) == (status.st_size, status.st_mtime_ns)
+    if not is_same or path.with_name(f"{path.name}.wal").exists():
+        connection.close()
+        return "changed"
+    return connection
+
+
+def _moved_from(layout: HomeLayout) -> str | None:
+    """Return the home that the published snapshot was made in where that is another folder, or None."""
+    record = read_json(layout.warehouse.resolve().with_suffix(".json"))
+    if record is None:
+        return None
+    home = Path(record["home"])
+    is_here = home.exists() and home.samefile(layout.root)
+    return None if is_here else str(home)
+
+
+def _explanation(layout: HomeLayout, state: str, moved_from: str | None) -> str:
+    if moved_from:
+        return f"The warehouse was published at {moved_from} and names files there; the home is {layout.root} now."
+    reasons = {
+        "absent": "No warehouse is published yet.",
+        "locked": f"Somebody holds {layout.warehouse} open for writing.",
+        "changed": f"Somebody changed {layout.warehouse} after it was published.",
+    }
+    return reasons[state]
+
+
+def _confine(connection: duckdb.DuckDBPyConnection, layout: HomeLayout) -> None:
+    """Let a query see the lake's files and no other, and no variable of this program."""
+    connection.execute("SET python_enable_replacements = false")
+    folders = {str(layout.lake), str(layout.lake.resolve())}
+    record = read_json(layout.warehouse.resolve().with_suffix(".json"))
+    if record is not None:
+        folders.add(str(Path(record["home"]) / layout.lake.name))  # the same folder, by the name that views use
+    allowed = ", ".join(literal(folder) for folder in sorted(folders))
+    connection.execute(f"SET allowed_directories = [{allowed}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+@contextmanager
+def _lake_errors(consequence: str) -> Iterator[None]:
+    """Turn what DuckDB says about the lake or the disk into one sentence."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        if "No space left" in str(error):
+            raise OSError(errno.ENOSPC, str(error)) from error
+        raise StorageError(
+            f"{consequence}: {_one_line(error)}. Where this names a file or table of the lake, remove the "
+            f"`_current.json` of that partition and run `crsbench materialize`, which computes it again."
+        ) from error
+
+
+def _query_nodes(tree: Any) -> Iterator[str]:
+    """Yield the type of every query node of a serialised statement."""
+    if isinstance(tree, dict):
+        kind = tree.get("type")
+        if isinstance(kind, str) and kind.endswith("_NODE"):
+            yield kind
+        for value in tree.values():
+            yield from _query_nodes(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _query_nodes(value)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")

@@ -1,0 +1,1 @@
+"""Tests of the house itself: its imports, its docs, its packaging."""
