@@ -9,9 +9,9 @@ A universe is a fresh draw of everything: it adds a suffix to the dataset's id, 
 are keyed. All encoders of a universe share its cohort, as they do in a demo, so scores can be formed within it.
 Definitions: protocol page, sections 2 to 7.
 
-Run from a clone, about twenty minutes on one core::
+The values in the cards come from the twelve universes of this command (about twelve minutes of one core)::
 
-    nice python -m benchmarks.plant_synthetic --universes 16 --write
+    nice python -m benchmarks.plant_synthetic --write
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from crsbench_assets.worker.cell_stages import logits_matrix
 
 PANEL = CATALOG / "panels" / "synthetic15"
 
-DRAWS_SCHEMA = {"universe": pl.Int64, **AXIS_VALUES_SCHEMA}
+DRAWS_SCHEMA: dict[str, pl.DataType] = {"universe": pl.Int64(), **AXIS_VALUES_SCHEMA}
 
 Truth = tuple[NDArray[np.int8], NDArray[np.int64]]
 """Labels (n, k) and group numbers (n,) of the images that a record is measured on."""
@@ -107,9 +107,7 @@ def split_cohort(card: DatasetCard, protocol: Protocol) -> SplitCohort:
 
     train = {seed: rows(of_seed(seed, TRAIN).sort("position")) for seed in protocol.seeds}
     feasible = {
-        fraction: is_feasible(
-            frame, own.image_ids, own.labels, fraction, is_multi_label=card.task == "multi_label"
-        )
+        fraction: is_feasible(frame, own.image_ids, own.labels, fraction, is_multi_label=card.task == "multi_label")
         for fraction in protocol.label_fractions
     }
     return SplitCohort(
@@ -290,8 +288,7 @@ def planted_scores(draws: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
     frame = encoders_frame(encoders)
     planted = panel_scores(planted_values(draws).select(AXIS_VALUES_SCHEMA.keys()), frame, protocol)
     of_universes = [
-        panel_scores(part.select(AXIS_VALUES_SCHEMA.keys()), frame, protocol)
-        for part in draws.partition_by("universe")
+        panel_scores(part.select(AXIS_VALUES_SCHEMA.keys()), frame, protocol) for part in draws.partition_by("universe")
     ]
     drawn = {encoder: np.array([scores[encoder] for scores in of_universes]) for encoder in planted}
     order = sorted(planted, key=lambda encoder: -planted[encoder])
@@ -302,7 +299,8 @@ def planted_scores(draws: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
             gap = planted[encoder] - planted[following]
             row |= {"gap": gap, "gap_se": gap / float((drawn[encoder] - drawn[following]).std(ddof=1))}
         rows.append(row)
-    schema = {"encoder_id": pl.String, **dict.fromkeys(("crs", "se", "gap", "gap_se"), pl.Float64)}
+    numbers = dict.fromkeys(("crs", "se", "gap", "gap_se"), pl.Float64())
+    schema: dict[str, pl.DataType] = {"encoder_id": pl.String(), **numbers}
     return pl.DataFrame(rows, schema=schema)
 
 
@@ -327,7 +325,7 @@ def write_planted(values: pl.DataFrame) -> None:
 def main() -> None:
     """Simulate the panel, show its planted scores, and write the planted values on request."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--universes", type=int, default=16, help="independent simulations of every cell")
+    parser.add_argument("--universes", type=int, default=12, help="independent simulations of every cell")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--write", action="store_true", help="store the planted values in the cards")
     arguments = parser.parse_args()

@@ -136,9 +136,7 @@ def robustness(corruption_drops: Sequence[float], shift_drop: float | None, shif
     return 1 - drop
 
 
-def cell_axes(
-    labels: pl.DataFrame, records: pl.DataFrame, *, protocol: Protocol, shift_id: str | None
-) -> pl.DataFrame:
+def cell_axes(labels: pl.DataFrame, records: pl.DataFrame, *, protocol: Protocol, shift_id: str | None) -> pl.DataFrame:
     """Return the axes of one cell, computed per seed and averaged over the seeds; larger is better.
 
     ==================  =======================================================================================
@@ -198,9 +196,7 @@ class _Cell:
         parts = [fraction for fraction in self._fractions if fraction < 1.0]
         rows = [self._row("discrimination", PRIMARY, full["macro_auroc"])]
         rows += [
-            self._row(
-                "calibration", variant, [error if isinstance(error, str) else 1 - error for error in full[name]]
-            )
+            self._row("calibration", variant, [error if isinstance(error, str) else 1 - error for error in full[name]])
             for variant, name in CALIBRATION_VARIANTS.items()
         ]
         rows += [

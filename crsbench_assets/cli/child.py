@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 from typing import Any, TextIO
@@ -54,7 +55,9 @@ def _listen(requests: queue.SimpleQueue[Request]) -> None:
     for line in sys.stdin:
         requests.put(json.loads(line))
     # the parent is gone or wants us gone; in-process runs cannot be interrupted, so the process ends as it stands:
-    # the attempt file tells the next command what was cut off
+    # the attempt file tells the next command what was cut off. Steps of a multiprocess executor end along with it.
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(0)
 
 

@@ -15,7 +15,7 @@ import typer
 
 from crsbench_assets.cli.display import STATUS_MARK, console, duration, say, say_json, show_rows, size
 from crsbench_assets.config.errors import ConfigError, CrsbenchError
-from crsbench_assets.planning.plan import CURRENT, plan
+from crsbench_assets.planning.plan import CURRENT, Plan, plan
 from crsbench_assets.storage.layout import MAIN_ARM, resolve_home
 from crsbench_assets.storage.project import Project, open_project
 
@@ -90,8 +90,7 @@ def show_status(home: Path | None, *, as_json: bool) -> None:
     from crsbench_assets.planning.status import status_json
 
     project = open_project(home)
-    _reap_if_needed(project)
-    found = plan(project)
+    found = _plan_and_reap(project)
     value = status_json(project, found)
     if as_json:
         say_json(value)
@@ -138,8 +137,7 @@ def _materialize(project: Project, selection: Any) -> bool:
     from crsbench_assets.storage.warehouse import snapshot_state
 
     check_selection(project, selection)
-    _reap_if_needed(project)
-    before = plan(project)
+    before = _plan_and_reap(project)
     report_blocked(before)
     if nothing_due(before, selection) and snapshot_state(project.layout) in ("pristine", "locked"):
         n_current = sum(task.state == CURRENT for task in before.tasks)
@@ -223,7 +221,7 @@ def serve_ui(home: Path | None, port: int) -> None:
 
     project = open_project(home)
     restore_dagster_folder(project)
-    _reap_if_needed(project)
+    _plan_and_reap(project)
     raise typer.Exit(serve(project, port))
 
 
@@ -310,12 +308,13 @@ def bench(name: str, **options: Any) -> None:
     raise typer.Exit(importlib.import_module(f"benchmarks.{name}").run(**options))
 
 
-def _reap_if_needed(project: Project) -> None:
-    """Start the reaper when something seems to have died, and say what did."""
+def _plan_and_reap(project: Project) -> Plan:
+    """Return the plan; where something seems to have died, start the reaper first and say what did."""
     from crsbench_assets.operations.unfinished import needs_reaping
 
-    if not needs_reaping(project):
-        return
+    found = plan(project)
+    if not needs_reaping(project.layout, found):
+        return found
     from crsbench_assets.cli.materialize import workers
 
     try:
@@ -323,6 +322,7 @@ def _reap_if_needed(project: Project) -> None:
             sentences = pool.ask_one({"do": "reap"})["sentences"]
     except CrsbenchError as error:
         sys.stderr.write(f"crsbench: dead runs could not be reaped: {error}\n")
-        return
+        return found
     for sentence in sentences:
         sys.stderr.write(f"crsbench: {sentence}\n")
+    return plan(project)

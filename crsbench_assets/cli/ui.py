@@ -17,7 +17,7 @@ from crsbench_assets.cli.display import say
 from crsbench_assets.config.errors import CrsbenchError
 from crsbench_assets.operations.unfinished import UI_FILE, running_ui
 from crsbench_assets.storage.files import read_json, replace_bytes, replace_json
-from crsbench_assets.storage.layout import HOME_VARIABLE
+from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout
 from crsbench_assets.storage.processes import this_process
 from crsbench_assets.storage.project import Project
 
@@ -45,6 +45,7 @@ def serve(project: Project, port: int) -> int:
             f"The Dagster UI of {layout.root} runs already (process {other.pid}): use that one, or end it with Ctrl-C."
         )
     end_leftovers(layout.dagster / UI_FILE)
+    _prepare_instance(layout)
     workspace = layout.dagster / "workspace.yaml"
     replace_bytes(workspace, WORKSPACE.encode())
     environment = os.environ | {
@@ -71,6 +72,14 @@ def serve(project: Project, port: int) -> int:
         process.wait()
         (layout.dagster / UI_FILE).unlink(missing_ok=True)
     return 0 if stop.is_set else 1
+
+
+def _prepare_instance(layout: HomeLayout) -> None:
+    """Make databases and pool limits before webserver and daemon meet in a home that has none."""
+    from crsbench_assets.orchestration.instance import open_instance
+
+    with open_instance(layout):
+        return
 
 
 def end_leftovers(record: Path) -> None:

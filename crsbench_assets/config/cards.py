@@ -11,13 +11,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from crsbench_assets.config.ids import ID_PATTERN
+from crsbench_assets.config.ids import ID_PATTERN, ID_RULE
 
 Task = Literal["single_label", "ordinal", "multi_label"]
 Exposure = Literal["seen", "not_seen", "unknown"]
 
 IMAGE_KINDS = ("timm", "open_clip", "transformers", "module", "baseline")
 """Encoder kinds that read images."""
+
+PRIMARY = "primary"
+"""Source id of a dataset's own images; its shift target's source id is the target's id."""
 
 
 class _Card(BaseModel):
@@ -115,7 +118,7 @@ class EncoderCard(_Card):
     @classmethod
     def _id_is_valid(cls, value: str) -> str:
         if not ID_PATTERN.fullmatch(value):
-            raise ValueError(_ID_RULE)
+            raise ValueError(ID_RULE)
         return value
 
     @model_validator(mode="after")
@@ -194,7 +197,9 @@ class ShiftTarget(_Card):
     @classmethod
     def _id_is_valid(cls, value: str) -> str:
         if not ID_PATTERN.fullmatch(value):
-            raise ValueError(_ID_RULE)
+            raise ValueError(ID_RULE)
+        if value == PRIMARY:
+            raise ValueError(f"{PRIMARY!r} names the dataset's own images")
         return value
 
 
@@ -222,7 +227,7 @@ class DatasetCard(_Card):
     @classmethod
     def _id_is_valid(cls, value: str) -> str:
         if not ID_PATTERN.fullmatch(value):
-            raise ValueError(_ID_RULE)
+            raise ValueError(ID_RULE)
         return value
 
     @field_validator("classes")
@@ -249,6 +254,3 @@ class DatasetCard(_Card):
             "layout": self.source.layout,
             "shift": shift,
         }
-
-
-_ID_RULE = "an id starts with a lower-case letter and has up to 48 lower-case letters, digits, '_' or '-'"

@@ -13,6 +13,8 @@ from crsbench_assets.config.errors import ConfigError
 ID_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,47}")
 """A key of digits alone would become a BIGINT column; ``|``, ``[``, ``,`` and ``...`` are Dagster's own."""
 
+ID_RULE = "an id starts with a lower-case letter and has up to 48 lower-case letters, digits, '_' or '-'"
+
 CLEAN = "clean"
 
 
@@ -23,10 +25,7 @@ def check_id(value: str, what: str) -> str:
         ConfigError: naming ``what``, the value and the rule.
     """
     if not ID_PATTERN.fullmatch(value):
-        raise ConfigError(
-            f"{what} id {value!r} is not valid: an id starts with a lower-case letter and has up to 48 "
-            "lower-case letters, digits, '_' or '-'. Choose another id."
-        )
+        raise ConfigError(f"{what} id {value!r} is not valid: {ID_RULE}. Choose another id.")
     return value
 
 

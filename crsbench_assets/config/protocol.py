@@ -13,13 +13,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from crsbench_assets.config.hashes import content_hash
-from crsbench_assets.config.ids import CLEAN, corruption_condition, shift_condition
+from crsbench_assets.config.ids import CLEAN, ID_PATTERN, ID_RULE, corruption_condition, shift_condition
 
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _distinct(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return ``value`` when its items can be keys of rows: at least one, and none twice."""
+    if not value or len(set(value)) != len(value):
+        raise ValueError("at least one item is expected, and none twice")
+    return value
 
 
 class SplitRules(_Section):
@@ -34,6 +41,11 @@ class CorruptionRules(_Section):
 
     kinds: tuple[str, ...]
     severities: tuple[int, ...]
+
+    @field_validator("kinds", "severities")
+    @classmethod
+    def _are_distinct(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        return _distinct(value)
 
 
 class ProbeRules(_Section):
@@ -84,6 +96,18 @@ class Protocol(_Section):
     scores: ScoreRules
     ours: tuple[str, ...] = ()
     """Dotted names of the fields on which the paper is silent."""
+
+    @field_validator("id")
+    @classmethod
+    def _id_is_valid(cls, value: str) -> str:
+        if not ID_PATTERN.fullmatch(value):
+            raise ValueError(ID_RULE)
+        return value
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_are_distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        return _distinct(value)
 
     @field_validator("label_fractions")
     @classmethod

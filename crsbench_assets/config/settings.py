@@ -86,12 +86,17 @@ def edit_list(path: Path, field: str, *, add: str | None = None, remove: str | N
     """Add or remove one id of a list in ``crsbench.yaml`` and keep the user's comments and order.
 
     The file is replaced at once, so a reader never sees half of it.
+
+    Raises:
+        ConfigError: the file holds no settings; it stays as it is.
+        OSError: the disk refuses; the file stays as it is.
     """
     import io
     import os
 
     from ruamel.yaml import YAML
 
+    read_settings(path)  # the loader that keeps comments neither knows our fields nor speaks in sentences
     round_trip = YAML()
     document = round_trip.load(path.read_text(encoding="utf-8"))
     items = document.setdefault(field, [])
@@ -102,5 +107,8 @@ def edit_list(path: Path, field: str, *, add: str | None = None, remove: str | N
     buffer = io.StringIO()
     round_trip.dump(document, buffer)
     temporary = path.with_suffix(".yaml.tmp")
-    temporary.write_text(buffer.getvalue(), encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(buffer.getvalue(), encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

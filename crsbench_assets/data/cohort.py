@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from crsbench_assets.config.cards import DatasetCard, Source
+from crsbench_assets.config.cards import PRIMARY, DatasetCard, Source
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.settings import LabelPolicy
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     import polars as pl
     from numpy.typing import NDArray
-
-PRIMARY = "primary"
-"""Source id of a dataset's own images; its shift target's source id is the target's id."""
 
 
 @dataclass(frozen=True)

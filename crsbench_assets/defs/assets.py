@@ -56,9 +56,7 @@ def stage_assets(stage: StageSpec, arm: str, condition: Condition | None) -> dg.
     return assets
 
 
-def execute(
-    context: dg.AssetExecutionContext, resource: ProjectResource, stage: StageSpec
-) -> StageResult:
+def execute(context: dg.AssetExecutionContext, resource: ProjectResource, stage: StageSpec) -> StageResult:
     """Run a stage for a Dagster step; a user's mistake ends it with one sentence instead of a traceback.
 
     A partition that somebody else computes is waited for, and then kept if it is what we would have computed.

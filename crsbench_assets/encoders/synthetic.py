@@ -4,11 +4,14 @@ What lives here: the generator. What stays out: which settings plant which axis 
 measured by ``benchmarks/plant_synthetic.py``).
 
 An image with labels y has the vector ``r * [s * m(y) + e, v]``, rotated. ``m(y)`` places the classes apart by
-``signal``; ``e`` is unit noise; ``v`` are nuisance dimensions, which cost labels; ``r`` is a log-normal norm that
-says nothing about the class, so a linear probe is too sure of long vectors and too unsure of short ones, which spoils
-calibration; ``s`` is 1 on clean images and smaller the more ``fragility`` and severity take away. Noise and norm are
-shared by all encoders for the most part: they see the same image, and what is hard for one is hard for the others.
-Differences between encoders are therefore known far better than the values themselves, as in a real benchmark.
+``signal``; ``e`` is unit noise; ``v`` are nuisance dimensions, which cost labels; the norm ``r`` is
+``exp(+-norm_spread)`` with equal chances and says nothing about the class, so a linear probe is too sure of long
+vectors and too unsure of short ones, which spoils calibration; ``s`` is 1 on clean images and smaller the more
+``fragility`` and severity take away.
+
+Noise and norm are shared by all encoders for the most part: they see the same image, and what is hard for one is hard
+for the others. Differences between encoders are therefore known better than the values themselves, as in a real
+benchmark.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHARED_NOISE = 0.95
-"""Share of the variance of noise and log norm that all encoders of a dataset have in common."""
+"""Share of the variance of every draw that all encoders of a dataset have in common."""
 
 STRONGEST_SEVERITY = 5
 KIND_WEIGHT = {"gaussian_noise": 1.0, "blur": 0.8, "brightness": 0.4, "contrast": 0.5, "jpeg": 0.6}
@@ -43,9 +46,7 @@ class SyntheticVectors:
         self._settings = encoder.cells[dataset.id]
         self._drawn: dict[str, NDArray[np.float64]] = {}
 
-    def vectors(
-        self, condition_id: str, image_ids: Sequence[str], labels: NDArray[np.int8]
-    ) -> NDArray[np.float32]:
+    def vectors(self, condition_id: str, image_ids: Sequence[str], labels: NDArray[np.int8]) -> NDArray[np.float32]:
         """See :class:`crsbench_assets.encoders.source.VectorSource`; ``labels`` plant the signal."""
         import numpy as np
 
@@ -56,7 +57,7 @@ class SyntheticVectors:
             if image_id not in self._drawn:
                 self._drawn[image_id] = self._draw(image_id, width)
         drawn = np.array([self._drawn[image_id] for image_id in image_ids]).reshape(-1, 1 + width)
-        log_norm, noise = drawn[:, 0], drawn[:, 1:].copy()
+        noise = drawn[:, 1:].copy()
         kept, extra = self._corruption(condition_id)
         if extra > 0:
             for i, image_id in enumerate(image_ids):
@@ -64,18 +65,18 @@ class SyntheticVectors:
                 added = keyed_generator("synthetic_noise", self._dataset.id, image_id, condition_id)
                 noise[i, :k] += extra * added.standard_normal(k)
         noise[:, :k] += kept * self._settings.signal * self._placement(labels)
-        norm = np.exp(self._settings.norm_spread * np.sign(log_norm))
-        return ((norm[:, None] * noise) @ self._rotation(width)).astype(np.float32)
+        norm = np.exp(self._settings.norm_spread * np.sign(drawn[:, :1]))
+        vectors: NDArray[np.float32] = ((norm * noise) @ self._rotation(width)).astype(np.float32)
+        return vectors
 
     def _draw(self, image_id: str, width: int) -> NDArray[np.float64]:
-        """Return what is random about an image: its log norm in units of ``norm_spread``, then its noise (width,)."""
-        import numpy as np
-
+        """Return what is random about an image, (1 + width,): the sign of its log norm, then noise."""
         # a stream is read from its start, so narrow and wide encoders share what both have
-        shared = keyed_generator("synthetic_image", self._dataset.id, image_id)
-        own = keyed_generator("synthetic_vector", self._encoder_id, self._dataset.id, image_id)
-        drawn: NDArray[np.float64] = np.sqrt(SHARED_NOISE) * shared.standard_normal(1 + width)
-        return drawn + np.sqrt(1 - SHARED_NOISE) * own.standard_normal(1 + width)
+        shared = keyed_generator("synthetic_image", self._dataset.id, image_id).standard_normal(1 + width)
+        own_key = ("synthetic_vector", self._encoder_id, self._dataset.id, image_id)
+        own = keyed_generator(*own_key).standard_normal(1 + width)
+        drawn: NDArray[np.float64] = SHARED_NOISE**0.5 * shared + (1.0 - SHARED_NOISE) ** 0.5 * own
+        return drawn
 
     def _corruption(self, condition_id: str) -> tuple[float, float]:
         """Return (share of the signal kept, standard deviation of the noise added) under a condition."""
@@ -92,17 +93,18 @@ class SyntheticVectors:
         """Return the place of every image in units of ``signal``, (n, k)."""
         import numpy as np
 
-        positive = (labels == 1).astype(float)
+        positive: NDArray[np.float64] = (labels == 1).astype(np.float64)
         if self._dataset.task == "multi_label":
             return positive - 0.5
         if self._dataset.task == "ordinal":
             grades = np.arange(labels.shape[1])
             positive = np.exp(-np.abs(grades[:, None] - grades))[labels.argmax(axis=1)]  # neighbours lie close
-        return positive - positive.mean(axis=1, keepdims=True)
+        centred: NDArray[np.float64] = positive - positive.mean(axis=1, keepdims=True)
+        return centred
 
     def _rotation(self, width: int) -> NDArray[np.float64]:
         import numpy as np
 
         generator = keyed_generator("synthetic_rotation", self._encoder_id, self._dataset.id)
-        orthogonal, _ = np.linalg.qr(generator.standard_normal((width, width)))
+        orthogonal: NDArray[np.float64] = np.linalg.qr(generator.standard_normal((width, width))).Q
         return orthogonal

@@ -255,8 +255,7 @@ def _check_inputs(
 ) -> None:
     if logits.ndim != 2 or logits.shape != labels.shape or groups.shape != logits.shape[:1]:
         raise ValueError(
-            f"found logits {logits.shape}, labels {labels.shape}, groups {groups.shape}; "
-            "expected (n, k), (n, k), (n,)."
+            f"found logits {logits.shape}, labels {labels.shape}, groups {groups.shape}; expected (n, k), (n, k), (n,)."
         )
     if task != "multi_label" and not (((labels == 0) | (labels == 1)).all() and (labels.sum(axis=1) == 1).all()):
         raise ValueError(f"found {task} labels that are not one-hot; expected one 1 per row and 0 elsewhere.")

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from crsbench_assets.metrics.specs import Task
 
 
-def ranking_scores(
-    logits: NDArray[np.floating], probabilities: NDArray[np.float64], task: Task
-) -> NDArray[np.float64]:
+def ranking_scores(logits: NDArray[np.floating], probabilities: NDArray[np.float64], task: Task) -> NDArray[np.float64]:
     """Return the scores whose order the AUROC judges.
 
     Multi-label: the logits, which do not saturate. Two classes: the logit difference, so that both classes

@@ -153,9 +153,7 @@ def _cohort(name: str, source: Source) -> Finding:
         return Finding(f"cohort {name}", "ok", "synthetic")
     path = Path(source.manifest or source.root or "")
     if source.manifest is None and source.root is None:
-        return Finding(
-            f"cohort {name}", "warning", "no folder named", f"add `roots: {{{name}: ...}}` to crsbench.yaml"
-        )
+        return Finding(f"cohort {name}", "warning", "no folder named", f"add `roots: {{{name}: ...}}` to crsbench.yaml")
     if not path.exists():
         return Finding(f"cohort {name}", "blocker", f"{path} is not there", "correct the path, or put the data there")
     return Finding(f"cohort {name}", "ok", str(path))

@@ -9,11 +9,10 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from crsbench_assets.planning.attempts import dead_attempts
+from crsbench_assets.planning.plan import Plan
 from crsbench_assets.storage.files import read_json
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.processes import ProcessIdentity
-from crsbench_assets.storage.project import Project
 
 UI_FILE = "crsbench_ui.json"
 
@@ -24,9 +23,9 @@ _UNFINISHED = """
 """
 
 
-def needs_reaping(project: Project) -> bool:
+def needs_reaping(layout: HomeLayout, plan: Plan) -> bool:
     """Whether an attempt or a Dagster run of this home may have lost its process."""
-    return bool(dead_attempts(project)) or _has_dead_run(project.layout)
+    return any(task.has_died for task in plan.tasks) or _has_dead_run(layout)
 
 
 def running_ui(layout: HomeLayout) -> ProcessIdentity | None:

@@ -15,10 +15,10 @@ from crsbench_assets.orchestration.keys import asset_key
 from crsbench_assets.orchestration.partitions import dagster_key
 from crsbench_assets.orchestration.reaper import process_tags, reap
 from crsbench_assets.orchestration.reconcile import remove_unknown_keys, report_unknown_partitions
-from crsbench_assets.orchestration.requests import missing_keys
+from crsbench_assets.orchestration.requests import add_missing_keys
 from crsbench_assets.orchestration.resources import ONLY_STALE_TAG, REGISTRY_TAG
 from crsbench_assets.storage.layout import HomeLayout
-from crsbench_assets.storage.project import Project, open_project
+from crsbench_assets.storage.project import open_project
 from crsbench_assets.tables.schema import Grain
 
 Progress = Callable[[str], None]
@@ -56,7 +56,7 @@ class Executor:
     def _run(
         self, grain: Grain, key: tuple[str, ...], tables: Sequence[str], *, registry_hash: str, only_stale: bool
     ) -> dict[str, Any]:
-        self._add_keys(open_project(self._layout.root))
+        add_missing_keys(self._instance, open_project(self._layout.root))
         tags = {REGISTRY_TAG: registry_hash, **process_tags()}
         if only_stale:
             tags[ONLY_STALE_TAG] = "true"
@@ -70,10 +70,6 @@ class Executor:
         if result.success:
             return {"run_id": result.run_id}
         return {"run_id": result.run_id, "error": _first_failure(result)}
-
-    def _add_keys(self, project: Project) -> None:
-        for request in missing_keys(self._instance, project):
-            self._instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
 
 
 def _first_failure(result: dg.ExecuteInProcessResult) -> str:

@@ -6,6 +6,7 @@ out: the home itself (``storage.project``).
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,11 +26,24 @@ def environment(layout: HomeLayout) -> dict[str, str]:
 
 @contextmanager
 def open_instance(layout: HomeLayout) -> Iterator[dg.DagsterInstance]:
-    """Yield the Dagster instance of a home."""
+    """Yield the Dagster instance of a home, after making its databases and pools where they are new."""
     os.environ.update(environment(layout))
-    with dg.DagsterInstance.get() as instance:
+    with _preparation_lock(layout):
+        instance = dg.DagsterInstance.get()
         known = {info.name for info in instance.event_log_storage.get_pool_limits()}
         for pool, limit in POOL_LIMITS.items():
             if pool not in known:
                 instance.event_log_storage.set_concurrency_slots(pool, limit)
+    with instance:
         yield instance
+
+
+@contextmanager
+def _preparation_lock(layout: HomeLayout) -> Iterator[None]:
+    """Let one process at a time make tables and pools: Dagster looks for a row, then inserts it, without a lock."""
+    handle = os.open(layout.dagster / ".crsbench.lock", os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -37,9 +37,7 @@ def partition_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionConte
     if grain == "whole":
         return ()
     if not context.has_partition_key:
-        raise ConfigError(
-            "This asset is partitioned: choose a dataset, or an encoder and a dataset, and launch again."
-        )
+        raise ConfigError("This asset is partitioned: choose a dataset, or an encoder and a dataset, and launch again.")
     if grain == "dataset":
         return (context.partition_key,)
     dimensions = cell_dimensions(context.partition_key)

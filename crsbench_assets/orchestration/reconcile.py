@@ -14,7 +14,7 @@ import dagster as dg
 
 from crsbench_assets.orchestration.keys import asset_key, result_metadata
 from crsbench_assets.orchestration.partitions import dagster_key
-from crsbench_assets.orchestration.requests import missing_keys, unknown_keys
+from crsbench_assets.orchestration.requests import add_missing_keys, unknown_keys
 from crsbench_assets.planning.attempts import partitions
 from crsbench_assets.storage.project import Project
 from crsbench_assets.tables.registry import TABLES
@@ -26,8 +26,7 @@ def report_unknown_partitions(
     project: Project, instance: dg.DagsterInstance, progress: Callable[[str], None] = lambda message: None
 ) -> int:
     """Report every partition of the lake that Dagster does not know with its data version; return how many."""
-    for request in missing_keys(instance, project):
-        instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
+    add_missing_keys(instance, project)
     known: dict[str, dict[str, str]] = {}
     n_reported = 0
     for stage, key in partitions(project):

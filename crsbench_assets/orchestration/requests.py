@@ -38,6 +38,18 @@ def missing_keys(instance: dg.DagsterInstance, project: Project) -> list[dg.AddD
     return requests
 
 
+def add_missing_keys(instance: dg.DagsterInstance, project: Project) -> None:
+    """Add the active cards that Dagster does not know yet; another process may add them in the same moment."""
+    while requests := missing_keys(instance, project):
+        try:
+            for request in requests:
+                instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
+        except Exception:
+            # Dagster looks for a key, then inserts it: whoever comes second is refused the whole insertion
+            if missing_keys(instance, project) == requests:
+                raise
+
+
 def unknown_keys(instance: dg.DagsterInstance, project: Project) -> dict[str, list[str]]:
     """Return the partition keys that no active card describes, by dimension."""
     found = {}

@@ -11,7 +11,7 @@ from crsbench_assets.config.cells import cells
 from crsbench_assets.planning.stages import STAGES, StageSpec
 from crsbench_assets.storage.lake import partition_label
 from crsbench_assets.storage.layout import PartitionKey
-from crsbench_assets.storage.leases import mark_died, read_attempt
+from crsbench_assets.storage.leases import mark_died
 from crsbench_assets.storage.project import Project
 
 
@@ -29,7 +29,7 @@ def dead_attempts(project: Project) -> list[tuple[StageSpec, PartitionKey]]:
     """Return the partitions whose attempt says running and whose process is gone."""
     found = []
     for stage, key in partitions(project):
-        attempt = read_attempt(project.lake.folder(stage.lease_table, key))
+        attempt = project.lake.attempt(stage.lease_table, key)
         if attempt is not None and attempt.state == "running" and not attempt.is_running():
             found.append((stage, key))
     return found

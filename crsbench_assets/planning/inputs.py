@@ -7,13 +7,14 @@ Source: interfaces page, "Identity".
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from crsbench_assets.config.cards import DatasetCard, EncoderCard, Source
-from crsbench_assets.config.hashes import content_hash
+from crsbench_assets.config.hashes import HASH_LENGTH, content_hash
 from crsbench_assets.planning.stages import StageSpec
 from crsbench_assets.storage.layout import PartitionKey
 from crsbench_assets.storage.project import Project
@@ -28,7 +29,8 @@ class Inputs:
     @cached_property
     def hash(self) -> str:
         """Hash of all parts."""
-        return content_hash(self.parts)
+        text = "\n".join(f"{name}={value}" for name, value in sorted(self.parts.items()))
+        return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 
 
 class InputsHasher:
@@ -83,7 +85,9 @@ class InputsHasher:
         if stage.settings_fields:
             part["settings"] = {name: settings[name] for name in stage.settings_fields}
         if "cards" in stage.external:
-            part["cards"] = [registry.snapshot["encoders"], registry.snapshot["datasets"]]
+            encoders = [card.model_dump(mode="json", exclude={"vectors"}) for card in registry.encoders.values()]
+            datasets = [self._placeless(card) for card in registry.datasets.values()]
+            part["cards"] = [encoders, datasets]
         if "panels" in stage.external:
             part["panels"] = sorted(path.stem for path in layout.panels.glob("*.json"))
         return part
@@ -119,6 +123,12 @@ class InputsHasher:
                 if source.manifest
             }
         return part
+
+    @staticmethod
+    def _placeless(card: DatasetCard) -> Any:
+        """Return a dataset's card without the places of its files, which a moved home changes."""
+        places = {"root", "manifest"}
+        return card.model_dump(mode="json", exclude={"source": places, "shift": {"source": places}})
 
     @staticmethod
     def _source_part(source: Source) -> Any:

@@ -8,7 +8,7 @@ Source: architecture page, principle 6; works after the loss of the Dagster data
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from crsbench_assets.config.cards import IMAGE_KINDS
@@ -18,7 +18,7 @@ from crsbench_assets.planning.inputs import Inputs, InputsHasher
 from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, StageSpec
 from crsbench_assets.storage.lake import Pointer
 from crsbench_assets.storage.layout import PartitionKey
-from crsbench_assets.storage.leases import Attempt, read_attempt
+from crsbench_assets.storage.leases import Attempt
 from crsbench_assets.storage.project import Project
 from crsbench_assets.tables.schema import Grain
 
@@ -41,6 +41,12 @@ class Task:
     reason: str | None = None
     inputs: Inputs | None = None
     pointer: Pointer | None = None
+    attempt: Attempt | None = None
+
+    @property
+    def has_died(self) -> bool:
+        """Whether the last attempt says running and its process is gone, so the reaper has work."""
+        return self.attempt is not None and self.attempt.state == "running" and self.state != RUNNING
 
     @property
     def is_due(self) -> bool:
@@ -132,10 +138,15 @@ class _Planner:
 
     def _task(self, stage: StageSpec, key: PartitionKey) -> Task:
         pointer = self.project.lake.pointer(stage.last_table, key)
-        attempt = read_attempt(self.project.lake.folder(stage.lease_table, key))
-        if attempt is not None and attempt.is_running():
+        attempt = self.project.lake.attempt(stage.lease_table, key)
+        if attempt is None:
+            return self._compared(stage, key, pointer, None)
+        if attempt.is_running():
             why = f"computed by process {attempt.pid} on {attempt.host}"
-            return Task(stage, key, RUNNING, why, pointer=pointer)
+            return Task(stage, key, RUNNING, why, pointer=pointer, attempt=attempt)
+        return replace(self._compared(stage, key, pointer, attempt), attempt=attempt)
+
+    def _compared(self, stage: StageSpec, key: PartitionKey, pointer: Pointer | None, attempt: Attempt | None) -> Task:
         blocker = self._blocker(stage, key)
         if blocker:
             return Task(stage, key, BLOCKED, *blocker, pointer=pointer)

@@ -103,9 +103,7 @@ class Panel(_Frozen):
 
     def to_json(self) -> str:
         """Return the text of the panel's file; every float comes back with the same bits."""
-        return (
-            json.dumps({"panel_id": self.panel_id, **self.model_dump(mode="json")}, indent=2, sort_keys=True) + "\n"
-        )
+        return json.dumps({"panel_id": self.panel_id, **self.model_dump(mode="json")}, indent=2, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Panel:

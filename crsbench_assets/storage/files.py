@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from crsbench_assets.config.errors import StorageError
 
 
@@ -70,18 +72,26 @@ def replace_json(path: Path, value: Any) -> None:
     replace_bytes(path, (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Return the JSON of a file, or None where there is no file.
+def read_json(path: Path | str) -> Any:
+    """Return the JSON of a small file, or None where there is no file.
 
     Raises:
-        StorageError: the file holds no JSON.
+        StorageError: the file cannot be read or holds no JSON.
     """
     try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
+        handle = os.open(path, os.O_RDONLY)  # half the time of open(), for thousands of pointers
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except NotADirectoryError:
-        return None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}.") from error
+    try:
+        data = os.read(handle, os.fstat(handle).st_size)
+    except OSError as error:  # a folder of that name can be opened and not read
+        raise StorageError(f"{path} cannot be read: {error.strerror}.") from error
+    finally:
+        os.close(handle)
+    try:
+        return from_json(data)
     except ValueError as error:
         raise StorageError(
             f"{path} is damaged ({error}): remove it, and what it described is computed again."

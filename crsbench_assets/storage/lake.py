@@ -82,11 +82,15 @@ class Lake:
 
     def folder(self, table: str, key: PartitionKey) -> Path:
         """Return the folder of a partition."""
-        return self.layout.partition(TABLES[table], key, self.arm)
+        return Path(self.layout.partition(TABLES[table], key, self.arm))
 
     def pointer(self, table: str, key: PartitionKey) -> Pointer | None:
         """Return the pointer of a partition, or None where nothing was ever committed."""
-        return read_pointer(self.folder(table, key) / POINTER_FILE)
+        return read_pointer(f"{self.layout.partition(TABLES[table], key, self.arm)}/{POINTER_FILE}")
+
+    def attempt(self, table: str, key: PartitionKey) -> leases.Attempt | None:
+        """Return the last attempt that did not end in a commit, of the stage whose first table this is."""
+        return leases.read_attempt(self.layout.partition(TABLES[table], key, self.arm))
 
     def files(self, table: str, key: PartitionKey) -> list[Path]:
         """Return the files that a partition's pointer names; none where it is absent or not ``ok``."""
@@ -115,7 +119,7 @@ class Lake:
                 columns=list(columns) if columns is not None else None,
                 hive_partitioning=False,
             )
-        except (OSError, FileNotFoundError) as error:
+        except (OSError, pl.exceptions.PolarsError) as error:
             raise StorageError(
                 f"{label}: a file that its pointer names cannot be read ({error}). Remove "
                 f"{folder / POINTER_FILE} and run `crsbench materialize` to compute it again."
@@ -187,10 +191,21 @@ class Lake:
         return pointer
 
 
-def read_pointer(path: Path) -> Pointer | None:
-    """Return the pointer in a file, or None where there is none."""
+def read_pointer(path: Path | str) -> Pointer | None:
+    """Return the pointer in a file, or None where there is none.
+
+    Raises:
+        StorageError: the file holds no pointer.
+    """
     value = read_json(path)
-    return None if value is None else pointer_from_json(value)
+    if value is None:
+        return None
+    try:
+        return pointer_from_json(value)
+    except (TypeError, KeyError, ValueError) as error:
+        raise StorageError(
+            f"{path} is damaged (no pointer of this version): remove it, and what it described is computed again."
+        ) from error
 
 
 def pointer_from_json(value: Mapping[str, object]) -> Pointer:

@@ -60,9 +60,9 @@ class Attempt:
         return time.time() - self.heartbeat < FOREIGN_TIMEOUT_S
 
 
-def read_attempt(folder: Path) -> Attempt | None:
+def read_attempt(folder: Path | str) -> Attempt | None:
     """Return the last attempt of a partition that did not end in a commit, or None."""
-    value = read_json(folder / ATTEMPT_FILE)
+    value = read_json(f"{folder}/{ATTEMPT_FILE}")
     return None if value is None else Attempt(**value)
 
 

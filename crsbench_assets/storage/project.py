@@ -67,7 +67,7 @@ def create_home(layout: HomeLayout, dagster_yaml: str, *, workers: int = 1) -> b
     if layout.settings.exists():
         return False
     with storage_errors(layout.root):
-        if layout.root.exists() and any(layout.root.iterdir()):
+        if layout.root.exists() and not _is_empty_or_half_made(layout):
             raise StorageError(f"{layout.root} is not empty and no crsbench home: name an empty or new folder.")
         for folder in ("encoders", "datasets", "reports"):
             (layout.root / folder).mkdir(parents=True, exist_ok=True)
@@ -80,6 +80,13 @@ def create_home(layout: HomeLayout, dagster_yaml: str, *, workers: int = 1) -> b
     settings = DEFAULT_SETTINGS.format(workers=workers, group_salt=secrets.token_hex(16))
     replace_bytes(layout.settings, settings.encode())  # last: its presence makes the folder a home
     return True
+
+
+def _is_empty_or_half_made(layout: HomeLayout) -> bool:
+    """Whether a folder holds no file but what :func:`create_home` leaves where it was cut off."""
+    ours = {layout.dagster / "dagster.yaml", layout.dagster / "crsbench_home_id", layout.layout_file}
+    # iterdir first: it refuses a file in the folder's place, of which rglob finds nothing
+    return not any(layout.root.iterdir()) or {p for p in layout.root.rglob("*") if not p.is_dir()} <= ours
 
 
 def open_project(home: str | Path | None = None, *, registry_hash: str | None = None) -> Project:
@@ -142,8 +149,11 @@ def is_filled(layout: HomeLayout) -> bool:
 
 
 def _check_layout_version(layout: HomeLayout) -> None:
-    value = read_json(layout.layout_file)
-    if not isinstance(value, dict) or "layout" not in value or "home_id" not in value:
+    try:
+        value = read_json(layout.layout_file)
+    except StorageError:
+        value = None  # the remedy for other files, to remove them, would make the home unusable
+    if not isinstance(value, dict) or not isinstance(value.get("layout"), int) or "home_id" not in value:
         raise StorageError(
             f"{layout.layout_file} is missing or damaged: restore it from a backup, or import the results into a new "
             "home."

@@ -18,7 +18,7 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from crsbench_assets.config.errors import StorageError
 from crsbench_assets.storage.files import read_json, replace_json, storage_errors, sync_directory
-from crsbench_assets.storage.lake import Lake, Pointer
+from crsbench_assets.storage.lake import POINTER_FILE, Lake, Pointer, read_pointer
 from crsbench_assets.storage.layout import HomeLayout, PartitionKey
 from crsbench_assets.storage.project import Project, code_release
 from crsbench_assets.tables.ddl import (
@@ -65,8 +65,11 @@ Origin = Literal["warehouse", "lake"]
 _SCHEMA = "main"
 _TORN_ROUNDS = 20
 _TORN_WAIT_S = 0.1
-_QUERY_NODES = ("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE")
+_QUERY_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 """What a query that only reads is made of; a data-modifying CTE is a node of its own."""
+
+_RELATIONS = frozenset((*TABLES, WAREHOUSE_INFO.name, *(view.name for view in VIEWS)))
+"""Everything that a warehouse answers for."""
 
 
 class CellStatus(Protocol):
@@ -95,7 +98,13 @@ class Partition:
 
     table: str
     key: PartitionKey
+    folder: Path
     pointer: Pointer
+
+    @property
+    def files(self) -> list[str]:
+        """Absolute paths of its files."""
+        return [f"{self.folder}/{name}" for name in self.pointer.files]
 
     @property
     def is_published(self) -> bool:
@@ -125,31 +134,30 @@ class QueryResult:
     note: str | None
 
 
-def resolve_partitions(project: Project) -> list[Partition]:
+def resolve_partitions(project: Project, tables: Collection[str] = TABLES.keys()) -> list[Partition]:
     """Return the partitions of all active datasets and cells, retired encoders included, as they stand now.
 
     Tables of one stage are taken from one commit: while somebody is between the pointers of a stage, its partition is
     read again, for two seconds in all. A process killed there leaves a partition that the planner calls stale.
+
+    Args:
+        project: the opened home.
+        tables: names of the tables to resolve.
     """
     lake, registry = project.lake, project.registry
     keys: list[PartitionKey] = [()]
     keys += [(dataset_id,) for dataset_id in registry.datasets]
     keys += [(encoder_id, dataset_id) for encoder_id in registry.encoders for dataset_id in registry.datasets]
     root = project.layout.lake / lake.arm
-    tables = [spec for spec in TABLES.values() if spec.grain != "publication" and (root / spec.name).is_dir()]
-    found = {key: _pointers(lake, tables, key) for key in keys}
+    present = [spec for spec in TABLES.values() if spec.name in tables and (root / spec.name).is_dir()]
+    found = {key: _partitions_at(lake, present, key) for key in keys}
     for _ in range(_TORN_ROUNDS):
-        torn = [key for key, pointers in found.items() if _is_torn(pointers)]
+        torn = [key for key, partitions in found.items() if _is_torn(partitions)]
         if not torn:
             break
         time.sleep(_TORN_WAIT_S)
-        found |= {key: _pointers(lake, tables, key) for key in torn}
-    return [
-        Partition(spec.name, key, pointer)
-        for spec in tables
-        for key in keys
-        if (pointer := found[key].get(spec.name)) is not None
-    ]
+        found |= {key: _partitions_at(lake, present, key) for key in torn}
+    return [found[key][spec.name] for spec in present for key in keys if spec.name in found[key]]
 
 
 def publish(project: Project, cells: Iterable[CellStatus]) -> Publication:
@@ -219,14 +227,25 @@ def open_published(layout: HomeLayout) -> duckdb.DuckDBPyConnection:
     return snapshot
 
 
-def open_live(project: Project, cells: Iterable[CellStatus]) -> duckdb.DuckDBPyConnection:
-    """Return an in-memory connection with every table and view of a warehouse, over the lake as it stands now."""
+def open_live(
+    project: Project, cells: Callable[[], Iterable[CellStatus]], relations: Collection[str] | None = None
+) -> duckdb.DuckDBPyConnection:
+    """Return an in-memory connection on the lake as it stands now, shaped as a warehouse; close it.
+
+    Args:
+        project: the opened home.
+        cells: gives the planner's cells; called only where they are wanted.
+        relations: the tables and views wanted; None for all of them. Every file of a table is opened to make it.
+    """
     import duckdb
 
+    wanted = _RELATIONS if relations is None else _with_sources(relations)
+    tables = TABLES.keys() if "partitions" in wanted else wanted
     connection = duckdb.connect()
     try:
         with _lake_errors("The lake cannot be read"):
-            _fill(connection, project, 0, resolve_partitions(project), cells, is_live=True)
+            partitions = resolve_partitions(project, tables)
+            _fill(connection, project, 0, partitions, cells() if "cells" in wanted else (), wanted)
     except StorageError:
         connection.close()
         raise
@@ -251,9 +270,7 @@ def published_rows(layout: HomeLayout, table: str) -> pl.DataFrame:
     return spec.empty()
 
 
-def query(
-    project: Project, sql: str, *, cells: Callable[[], Iterable[CellStatus]], live: bool = False
-) -> QueryResult:
+def query(project: Project, sql: str, *, cells: Callable[[], Iterable[CellStatus]], live: bool = False) -> QueryResult:
     """Return the answer to one SELECT.
 
     The warehouse answers, or the lake where ``live`` asks for it or the snapshot is not what was published. The query
@@ -270,18 +287,18 @@ def query(
     """
     import duckdb
 
-    require_select(sql)
+    relations = parse_select(sql)
     layout = project.layout
     note = None
     origin: Origin = "lake"
     if live:
-        connection = open_live(project, cells())
+        connection = open_live(project, cells, relations)
     else:
         moved_from = _moved_from(layout)
         snapshot = "changed" if moved_from else _open_snapshot(layout)
         if isinstance(snapshot, str):
             note = f"{_explanation(layout, snapshot, moved_from)} The lake answers; `crsbench publish` makes it new."
-            connection = open_live(project, cells())
+            connection = open_live(project, cells, relations)
         else:
             origin, connection = "warehouse", snapshot
     with closing(connection):
@@ -292,8 +309,12 @@ def query(
             raise StorageError(f"The query failed: {_one_line(error)}.") from error
 
 
-def require_select(sql: str) -> None:
-    """Check that a text is exactly one statement that only reads.
+def parse_select(sql: str) -> frozenset[str] | None:
+    """Check that a text is exactly one statement that only reads, and return which tables and views it names.
+
+    Returns:
+        Names in lower case; None where the statement may ask about any of them (SHOW, a table function, a name that a
+        warehouse does not have).
 
     Raises:
         StorageError: it is not, or cannot be parsed.
@@ -309,9 +330,13 @@ def require_select(sql: str) -> None:
         if kinds == ["SELECT"]:
             row = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
             tree = json.loads(row[0]) if row else {"error": True}
-            # DuckDB 2 also calls a SELECT whose WITH clause copies, inserts or deletes a SELECT
-            if not tree["error"] and all(kind in _QUERY_NODES for kind in _query_nodes(tree)):
-                return
+            nodes = [node for node in _nodes(tree) if isinstance(node.get("type"), str)]
+            queries = {node["type"] for node in nodes if node["type"].endswith("_NODE")}
+            # DuckDB 2 also calls a SELECT what copies, inserts or deletes in its WITH clause
+            if not tree["error"] and queries <= _QUERY_NODES:
+                names = frozenset(node["table_name"].lower() for node in nodes if node["type"] == "BASE_TABLE")
+                is_closed = not any(node["type"] in ("TABLE_FUNCTION", "SHOW_REF") for node in nodes)
+                return names if is_closed and names <= _RELATIONS else None
             kinds = ["a SELECT with another statement inside"]
     raise StorageError(
         "Expected exactly one SELECT (also FROM, WITH, DESCRIBE, SHOW or SUMMARIZE), found "
@@ -331,17 +356,23 @@ def published_records(layout: HomeLayout) -> list[dict[str, Any]]:
     return [record for record in records if record is not None]
 
 
-def _pointers(lake: Lake, tables: Sequence[TableSpec], key: PartitionKey) -> dict[str, Pointer]:
-    of_grain = [spec.name for spec in tables if len(spec.grain_key) == len(key)]
-    return {name: pointer for name in of_grain if (pointer := lake.pointer(name, key)) is not None}
+def _partitions_at(lake: Lake, tables: Sequence[TableSpec], key: PartitionKey) -> dict[str, Partition]:
+    found = {}
+    for spec in tables:
+        if len(spec.grain_key) == len(key):
+            folder = lake.folder(spec.name, key)
+            pointer = read_pointer(folder / POINTER_FILE)
+            if pointer is not None:
+                found[spec.name] = Partition(spec.name, key, folder, pointer)
+    return found
 
 
-def _is_torn(pointers: dict[str, Pointer]) -> bool:
+def _is_torn(partitions: dict[str, Partition]) -> bool:
     """Whether two tables that are written together come from different commits."""
     return any(
-        table in pointers and pointers[table].content_hash != content
-        for pointer in pointers.values()
-        for table, content in pointer.stage_contents.items()
+        table in partitions and partitions[table].pointer.content_hash != content
+        for partition in partitions.values()
+        for table, content in partition.pointer.stage_contents.items()
     )
 
 
@@ -378,7 +409,7 @@ def _build(
         connection.execute(f"ATTACH {literal(str(path))} AS building (STORAGE_VERSION '{STORAGE_VERSION}')")
         connection.execute("USE building")
         connection.execute("BEGIN")  # one commit instead of a flushed log for each of a thousand comments
-        n_rows = _fill(connection, project, number, partitions, cells, is_live=False)
+        n_rows = _fill(connection, project, number, partitions, cells)
         connection.execute("COMMIT")
         connection.execute("CHECKPOINT building")
         connection.execute("USE memory")
@@ -392,41 +423,45 @@ def _fill(
     number: int,
     partitions: Sequence[Partition],
     cells: Iterable[CellStatus],
-    *,
-    is_live: bool,
+    wanted: Collection[str] | None = None,
 ) -> int:
-    """Make every table and view in the connection's current database, and return the number of rows."""
-    lake = project.lake
+    """Make tables and views in the connection's current database, and return the number of rows.
+
+    ``wanted`` None makes a snapshot: all of them, with the rows of results copied; else only views over the lake.
+    """
     files: dict[str, list[str]] = {}
     n_rows: Counter[str] = Counter()
     for partition in partitions:
         if partition.is_published and partition.pointer.n_rows:
-            folder = lake.folder(partition.table, partition.key)
-            files.setdefault(partition.table, []).extend(str(folder / name) for name in partition.pointer.files)
+            files.setdefault(partition.table, []).extend(partition.files)
             n_rows[partition.table] += partition.pointer.n_rows
     for spec in TABLES.values():
-        if spec.grain == "publication":
+        if spec.grain == "publication" or (wanted is not None and spec.name not in wanted):
             continue
-        if spec.is_bulk or is_live:
+        if spec.is_bulk or wanted is not None:
             connection.execute(files_view(spec, _SCHEMA, files.get(spec.name, ())))
         else:
             connection.execute(create_table(spec, _SCHEMA))
             if spec.name in files:
-                # partitions come in the order of their ids and rows in the order of their key: nothing to sort
-                connection.execute(f"INSERT INTO {quoted(spec.name)} {select_files(spec, files[spec.name])}")
+                # sorted: the order of threads would change the file, and long runs of an id compress and load faster
+                order = ", ".join(quoted(name) for name in dict.fromkeys((*spec.grain_key, *spec.key)))
+                rows = select_files(spec, files[spec.name])
+                connection.execute(f"INSERT INTO {quoted(spec.name)} {rows} ORDER BY {order}")
     made_here = {
         "cells": [
             {"encoder_id": c.encoder_id, "dataset_id": c.dataset_id, "status": c.status, "reason": c.reason}
             for c in cells
         ],
-        "partitions": [_provenance(lake.arm, partition) for partition in partitions],
+        "partitions": [_provenance(project.lake.arm, partition) for partition in partitions],
         "warehouse_info": [_warehouse_info(project, number)],
     }
     for spec in (*(spec for spec in TABLES.values() if spec.grain == "publication"), WAREHOUSE_INFO):
-        connection.execute(create_table(spec, _SCHEMA))
-        n_rows[spec.name] += _insert(connection, spec, made_here[spec.name])
+        if wanted is None or spec.name in wanted:
+            connection.execute(create_table(spec, _SCHEMA))
+            n_rows[spec.name] += _insert(connection, spec, made_here[spec.name])
     for view in VIEWS:
-        connection.execute(reader_view(view, _SCHEMA))
+        if wanted is None or view.name in wanted:
+            connection.execute(reader_view(view, _SCHEMA))
     return n_rows.total()
 
 
@@ -487,13 +522,12 @@ def _latest_panel(layout: HomeLayout) -> str:
 
 
 def _write_record(layout: HomeLayout, path: Path, number: int, partitions: Sequence[Partition]) -> None:
-    lake = Lake(layout)
     status = path.stat()
     files = [
-        str((lake.folder(partition.table, partition.key) / name).relative_to(layout.lake))
+        name.removeprefix(f"{layout.lake}/")
         for partition in partitions
         if TABLES[partition.table].is_bulk and partition.is_published
-        for name in partition.pointer.files
+        for name in partition.files
     ]
     record = {
         "number": number,
@@ -624,17 +658,18 @@ def _lake_errors(consequence: str) -> Iterator[None]:
         ) from error
 
 
-def _query_nodes(tree: Any) -> Iterator[str]:
-    """Yield the type of every query node of a serialised statement."""
+def _with_sources(relations: Collection[str]) -> frozenset[str]:
+    """Return the relations with those that the views among them are made from."""
+    sources = (parse_select(view.query) for view in VIEWS if view.name in relations)
+    return frozenset(relations).union(*(_RELATIONS if names is None else names for names in sources))
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a JSON value."""
     if isinstance(tree, dict):
-        kind = tree.get("type")
-        if isinstance(kind, str) and kind.endswith("_NODE"):
-            yield kind
-        for value in tree.values():
-            yield from _query_nodes(value)
-    elif isinstance(tree, list):
-        for value in tree:
-            yield from _query_nodes(value)
+        yield tree
+    for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from _nodes(value)
 
 
 def _one_line(error: Exception) -> str:

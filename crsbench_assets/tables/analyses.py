@@ -332,9 +332,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             TAU_B,
             TOP_3_OVERLAP,
             *(
-                metric(
-                    f"spearman_width_{axis}", f"Spearman correlation of {axis} with the width of the vectors", -1, 1
-                )
+                metric(f"spearman_width_{axis}", f"Spearman correlation of {axis} with the width of the vectors", -1, 1)
                 for axis in AXES
             ),
             REASON,

@@ -176,7 +176,7 @@ def _definition(column: ColumnSpec) -> str:
     rules = []
     if column.type in ("real", "real32"):
         rules += [f"NOT isnan({name})", f"NOT isinf({name})"]
-    if column.type == "reals":  # NaN is the largest of a list that holds one
+    if column.type in ("reals", "reals64"):  # NaN is the largest of a list that holds one
         rules += [f"isfinite(list_max({name}))", f"isfinite(list_min({name}))"]
     if column.low is not None:
         rules.append(f"{name} >= {column.low:g}")

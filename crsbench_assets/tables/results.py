@@ -220,7 +220,7 @@ RESULT_TABLES = (
             ColumnSpec(
                 "is_near_chance", "boolean", "Lower test bound of the clean AUROC is at most .55", nullable=True
             ),
-            ColumnSpec("seed_values", "reals", "Value of every seed, in order; NULL where undefined"),
+            ColumnSpec("seed_values", "reals64", "Value of every seed, in order; NULL where undefined"),
             REASON,
             INPUTS_HASH,
         ),
@@ -237,6 +237,7 @@ RESULT_TABLES = (
             ColumnSpec("variant", "text", "Variant"),
             ColumnSpec("replicate", "integer", "Number of the replicate, shared by all encoders", low=0),
             metric("value", "Axis value under the replicate's group weights"),
+            REASON,
         ),
         is_bulk=True,
     ),

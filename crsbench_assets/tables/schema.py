@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Grain = Literal["whole", "dataset", "cell", "publication"]
 
-ColumnType = Literal["text", "integer", "real", "real32", "boolean", "reals", "integers"]
-"""``real`` is float64, ``real32`` float32, ``reals`` a list of float32, ``integers`` a list of int8."""
+ColumnType = Literal["text", "integer", "real", "real32", "boolean", "reals", "reals64", "integers"]
+"""``real`` is float64, ``real32`` float32, ``reals`` a list of float32, ``reals64`` of float64, ``integers`` of int8."""
 
 DUCKDB_TYPES: dict[ColumnType, str] = {
     "text": "VARCHAR",
@@ -26,6 +26,7 @@ DUCKDB_TYPES: dict[ColumnType, str] = {
     "real32": "FLOAT",
     "boolean": "BOOLEAN",
     "reals": "FLOAT[]",
+    "reals64": "DOUBLE[]",
     "integers": "TINYINT[]",
 }
 
@@ -111,6 +112,7 @@ class TableSpec:
             "real32": pl.Float32(),
             "boolean": pl.Boolean(),
             "reals": pl.List(pl.Float32()),
+            "reals64": pl.List(pl.Float64()),
             "integers": pl.List(pl.Int8()),
         }
         return {column.name: types[column.type] for column in self.columns}
@@ -126,6 +128,7 @@ class TableSpec:
             "real32": pa.float32(),
             "boolean": pa.bool_(),
             "reals": pa.list_(pa.float32()),
+            "reals64": pa.list_(pa.float64()),
             "integers": pa.list_(pa.int8()),
         }
         return pa.schema([pa.field(c.name, types[c.type], nullable=True) for c in self.columns])

@@ -42,7 +42,7 @@ def violations(rows: pl.DataFrame, table: TableSpec) -> list[str]:
             checks[f"{column.name} is NULL"] = value.is_null()
         if column.type in ("real", "real32"):
             checks[f"{column.name} is not finite"] = value.is_finite().not_()
-        if column.type == "reals":
+        if column.type in ("reals", "reals64"):
             checks[f"{column.name} holds a value that is not finite"] = value.list.eval(
                 pl.element().is_finite().not_()
             ).list.any()

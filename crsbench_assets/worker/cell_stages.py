@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from crsbench_assets.aggregates.axes import cell_axes
 from crsbench_assets.aggregates.seeds import seed_aggregates
+from crsbench_assets.config.cards import PRIMARY
 from crsbench_assets.config.ids import CLEAN, shift_condition
-from crsbench_assets.data.cohort import PRIMARY
 from crsbench_assets.data.splits import TEST, TRAIN, VALIDATION, fraction_size
 from crsbench_assets.embeddings.extract import extract as extract_vectors
 from crsbench_assets.encoders.source import vector_source
@@ -160,9 +160,7 @@ def _records(context: StageContext, images: pl.DataFrame) -> Iterator[Record]:
                 if name not in truth:
                     truth[name] = _truth(images, source, part)
                 labels, groups = truth[name]
-                yield Record(
-                    seed, fraction, condition, logits_matrix(part, len(card.classes)), labels, groups, source
-                )
+                yield Record(seed, fraction, condition, logits_matrix(part, len(card.classes)), labels, groups, source)
 
 
 def _truth(images: pl.DataFrame, source_id: str, part: pl.DataFrame) -> tuple[NDArray[np.int8], NDArray[np.int64]]:

@@ -9,9 +9,10 @@ import json
 
 import polars as pl
 
+from crsbench_assets.config.cards import PRIMARY
 from crsbench_assets.config.randomness import keyed_ranks
 from crsbench_assets.data import leakage, splits
-from crsbench_assets.data.cohort import PRIMARY, Cohort, images_frame, read_cohorts
+from crsbench_assets.data.cohort import Cohort, images_frame, read_cohorts
 from crsbench_assets.data.statistics import dataset_statistics
 from crsbench_assets.worker.context import StageContext, StageOutput, require_source_unchanged
 

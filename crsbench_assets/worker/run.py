@@ -142,9 +142,7 @@ def _with_constants(project: Project, output: StageOutput, name: str, key: Parti
 
 
 def _without_constants(table: TableSpec):  # type: ignore[no-untyped-def]
-    return table.empty().drop(
-        [c for c in (*table.grain_key, "protocol_id", "inputs_hash") if c in table.column_names]
-    )
+    return table.empty().drop([c for c in (*table.grain_key, "protocol_id", "inputs_hash") if c in table.column_names])
 
 
 def failure_of(result: StageResult, stage: StageSpec, key: PartitionKey) -> CrsbenchError | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from crsbench_assets.config.cards import DatasetCard, Source, SyntheticCohort
+from crsbench_assets.config.cards import PRIMARY, DatasetCard, Source, SyntheticCohort
 from crsbench_assets.config.randomness import keyed_generator
-from crsbench_assets.data.cohort import PRIMARY, Cohort
+from crsbench_assets.data.cohort import Cohort
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,0 +1,1 @@
+"""Tests of ids, cards, protocol, registry, settings and randomness."""

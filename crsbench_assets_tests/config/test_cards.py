@@ -1,0 +1,178 @@
+"""What a card may say, and what somebody reads who wrote something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crsbench_assets.config.cards import DatasetCard, EncoderCard
+from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.registry import read_card
+from crsbench_assets.config.yaml_files import parse_model, read_yaml
+from crsbench_assets_tests.fixtures import dataset_card, encoder_card, write_card
+
+CELL = {"signal": 1.0, "n_nuisance": 0, "norm_spread": 0.0, "fragility": 0.0}
+
+
+def encoder_fault(**changes: Any) -> str:
+    with pytest.raises(ConfigError) as raised:
+        parse_model(EncoderCard, encoder_card("alpha", **changes), "alpha.yaml")
+    return str(raised.value)
+
+
+def dataset_fault(**changes: Any) -> str:
+    with pytest.raises(ConfigError) as raised:
+        parse_model(DatasetCard, dataset_card(**changes), "tiny.yaml")
+    return str(raised.value)
+
+
+def test_an_unknown_field_is_named_with_the_known_ones() -> None:
+    sentence = encoder_fault(vektors={})
+    assert sentence.startswith("alpha.yaml: unknown field 'vektors' (known fields: id, name, kind, role, ")
+    assert "vectors" in sentence
+
+
+def test_an_unknown_field_inside_another_is_named_by_its_path() -> None:
+    source = {"layout": "manifest", "manifest": "x.csv", "colums": {}}
+    assert "unknown field 'source.colums'" in dataset_fault(source=source)
+
+
+def test_every_fault_is_told_at_once() -> None:
+    sentence = encoder_fault(category="best", licens="MIT", role="boss")
+    assert "category" in sentence and "licens" in sentence and "role" in sentence
+    assert "\n" not in sentence
+
+
+def test_a_missing_field_is_named() -> None:
+    card = encoder_card("alpha")
+    del card["name"]
+    with pytest.raises(ConfigError, match="field 'name' is missing"):
+        parse_model(EncoderCard, card, "alpha.yaml")
+
+
+@pytest.mark.parametrize("identifier", ["", "Alpha", "1st", "a b", "a|b", "a...b", "ä", "a" * 49, "a\n"])
+def test_bad_ids_are_refused_with_the_rule(identifier: str) -> None:
+    assert "an id starts with a lower-case letter and has up to 48" in encoder_fault(id=identifier)
+    assert "an id starts with a lower-case letter and has up to 48" in dataset_fault(id=identifier)
+    shift = {"id": identifier, "name": "Elsewhere", "source": dataset_card()["source"]}
+    assert "an id starts with a lower-case letter and has up to 48" in dataset_fault(shift=shift)
+
+
+@pytest.mark.parametrize("identifier", ["a", "a" * 48, "a-1_b"])
+def test_good_ids(identifier: str) -> None:
+    assert parse_model(EncoderCard, encoder_card("alpha", id=identifier), "x").id == identifier
+
+
+def test_a_shift_target_cannot_be_named_as_the_images_of_the_dataset_itself() -> None:
+    # both are source ids of one table: one would silently replace the other
+    shift = {"id": "primary", "name": "Elsewhere", "source": dataset_card()["source"]}
+    assert "'primary' names the dataset's own images" in dataset_fault(shift=shift)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"vectors": {}}, "kind precomputed needs `vectors`"),
+        ({"kind": "synthetic", "vectors": {}}, "kind synthetic needs `cells`"),
+        ({"kind": "timm"}, "`vectors` belongs to kind precomputed, not to timm"),
+        ({"kind": "timm", "vectors": {}, "cells": {"tiny": CELL}}, "`cells` belongs to kind synthetic, not to timm"),
+        ({"kind": "timm", "vectors": {}, "category": None}, "a candidate needs a `category`"),
+        ({"kind": "telepathy"}, "kind: Input should be"),
+    ],
+)
+def test_each_kind_of_encoder_has_its_fields(changes: dict[str, Any], expected: str) -> None:
+    assert expected in encoder_fault(**changes)
+
+
+def test_a_control_needs_no_category() -> None:
+    card = encoder_card("alpha", kind="baseline", vectors={}, role="control", category=None)
+    assert parse_model(EncoderCard, card, "x").role == "control"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"source": {"layout": "manifest"}}, "layout manifest needs `manifest`"),
+        ({"source": {"layout": "synthetic"}}, "`synthetic` settings and layout synthetic belong together"),
+        (
+            {"source": {"layout": "isic2019", "synthetic": {"n_images": 9, "prevalence": [0.5, 0.5]}}},
+            "`synthetic` settings and layout synthetic belong together",
+        ),
+        (
+            {"source": {"layout": "synthetic", "synthetic": {"n_images": 9, "prevalence": [0.5]}}},
+            "synthetic.prevalence needs one number per class",
+        ),
+        ({"classes": ["one", "one"]}, "classes must be distinct"),
+        ({"classes": []}, "classes must be distinct and at least one"),
+        ({"classes": ["one"]}, "task single_label needs at least two classes"),
+        ({"source": {"layout": "synthetic", "synthetic": {"n_images": 0, "prevalence": [0.5, 0.5]}}}, "n_images"),
+    ],
+)
+def test_each_dataset_has_its_fields(changes: dict[str, Any], expected: str) -> None:
+    assert expected in dataset_fault(**changes)
+
+
+def test_one_label_is_enough_for_a_multi_label_dataset() -> None:
+    assert parse_model(DatasetCard, dataset_card(task="multi_label", classes=["one"]), "x").classes == ("one",)
+
+
+@pytest.mark.parametrize("number", [".nan", ".inf", "-1.0"])
+def test_a_setting_that_is_no_number_is_refused(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "alpha.yaml"
+    path.write_text(
+        "id: alpha\nname: A\nkind: synthetic\n"
+        f"cells: {{tiny: {{signal: {number}, n_nuisance: 0, norm_spread: 0, fragility: 0}}}}\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(ConfigError, match=r"cells\.tiny\.signal"):
+        read_card(EncoderCard, path)
+
+
+def test_a_file_is_named_after_its_id(tmp_path: Path) -> None:
+    (tmp_path / "encoders").mkdir()
+    path = write_card(tmp_path, "encoders", encoder_card("alpha"))
+    other = path.rename(path.with_name("beta.yaml"))
+    with pytest.raises(ConfigError, match=r"beta\.yaml holds the id 'alpha': a card's file is named after its id\."):
+        read_card(EncoderCard, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("id: a\nname: b\nid: c\n", "the key 'id' is written twice"),
+        ("vectors: {tiny: [x], tiny: [y]}\n", "the key 'tiny' is written twice"),
+        ("id: [\n", "is not valid YAML"),
+        ("? [a, b]\n: c\n", "is not valid YAML"),
+        ("id: !!python/object/apply:os.getcwd []\n", "is not valid YAML"),
+        ("- id\n", "must hold a mapping of fields to values, found list"),
+        ("", "must hold a mapping of fields to values, found NoneType"),
+    ],
+)
+def test_bad_yaml_is_one_sentence(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "card.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as raised:
+        read_yaml(path)
+    assert expected in str(raised.value) and str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_no_text_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "card.yaml"
+    with pytest.raises(ConfigError, match=r"card\.yaml does not exist"):
+        read_yaml(path)
+    path.write_bytes(b"id: \xff\xfe")
+    with pytest.raises(ConfigError, match=r"card\.yaml cannot be read"):
+        read_yaml(path)
+
+
+def test_a_description_is_no_part_of_the_identity() -> None:
+    first = parse_model(EncoderCard, encoder_card("alpha"), "x")
+    described = parse_model(EncoderCard, encoder_card("alpha", description="better", licence="MIT"), "x")
+    control = parse_model(EncoderCard, encoder_card("alpha", role="control"), "x")
+    assert first.identity == described.identity != control.identity
+    cohort = parse_model(DatasetCard, dataset_card(), "x")
+    assert cohort.identity == parse_model(DatasetCard, dataset_card(description="better"), "x").identity
+    assert cohort.identity != parse_model(DatasetCard, dataset_card(classes=["positive", "negative"]), "x").identity

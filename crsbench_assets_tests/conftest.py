@@ -1,0 +1,43 @@
+"""Fixtures that every folder shares: an environment without a user's home, and tiny homes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout
+from crsbench_assets.storage.project import Project, open_project
+from crsbench_assets_tests.fixtures import compute_home, write_tiny_home
+
+
+@pytest.fixture(autouse=True)
+def _no_home_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (HOME_VARIABLE, "DAGSTER_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def tiny_home(tmp_path: Path) -> HomeLayout:
+    """A home with cards and files in which nothing is computed."""
+    return write_tiny_home(tmp_path / "home")
+
+
+@pytest.fixture(scope="session")
+def computed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The computed home that copies are made of; nobody writes into it."""
+    layout = write_tiny_home(tmp_path_factory.mktemp("computed") / "home")
+    compute_home(layout.root)
+    return layout.root
+
+
+@pytest.fixture
+def computed_home(computed_once: Path, tmp_path: Path) -> HomeLayout:
+    """A copy of the computed home, to change at will."""
+    return HomeLayout(Path(shutil.copytree(computed_once, tmp_path / "home")))
+
+
+@pytest.fixture
+def computed(computed_home: HomeLayout) -> Project:
+    return open_project(computed_home.root)

@@ -1,0 +1,1 @@
+"""Whole benchmarks, small: commands, the Dagster UI, deaths and insertions."""

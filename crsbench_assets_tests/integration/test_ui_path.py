@@ -1,0 +1,140 @@
+"""The way of the Dagster UI: the same numbers as the command line, and cards that become scores by themselves."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import duckdb
+import psutil
+import pytest
+
+from crsbench_assets.defs import build_definitions
+from crsbench_assets.orchestration.resources import ProjectResource
+from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout
+from crsbench_assets_tests.integration.homes import (
+    CELL_TABLES,
+    DagsterUi,
+    add_encoder,
+    assert_nothing_hangs,
+    children,
+    content_hashes,
+    copy_home,
+    crsbench,
+    failure_sentence,
+    finished_run,
+    instance_of,
+    is_alive,
+    make_home,
+    pointers,
+    served,
+    succeed,
+    wait_for,
+)
+
+BAR_S = 6.0
+
+
+@pytest.fixture(scope="module")
+def ui(filled: HomeLayout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagsterUi]:
+    """The UI of a copy of the filled home, in which everything is current."""
+    with served(copy_home(filled, tmp_path_factory.mktemp("ui") / "home")) as running:
+        yield running
+
+
+def home_of(ui: DagsterUi) -> HomeLayout:
+    """Return the home that a UI serves."""
+    return HomeLayout(Path(psutil.Process(ui.command.pid).environ()[HOME_VARIABLE]))
+
+
+def partitions_of(names: dict[str, str], encoder_id: str, dataset_id: str) -> dict[str, str]:
+    """Return the entries of one cell."""
+    return {name: value for name, value in names.items() if f"encoder_id={encoder_id}/dataset_id={dataset_id}" in name}
+
+
+def test_a_cell_launched_in_the_ui_has_the_content_of_the_command_line(ui: DagsterUi, filled: HomeLayout) -> None:
+    layout = home_of(ui)
+    before = pointers(layout)
+    run = finished_run(layout, ui.launch(CELL_TABLES, "tiny-a|enc-b"))
+    assert run.is_success
+    after = pointers(layout)
+    cell = partitions_of({name: name for name in before}, "enc-b", "tiny-a")
+    assert len(cell) == len(CELL_TABLES)
+    assert {name for name in after if after[name].run_id == run.run_id} == set(cell), "computed anew, and nothing else"
+    assert content_hashes(layout) == content_hashes(filled)
+
+
+def test_a_backfill_has_the_content_of_the_command_line(ui: DagsterUi, filled: HomeLayout) -> None:
+    layout = home_of(ui)
+    backfill_id = ui.backfill(CELL_TABLES, ["tiny-a|enc-c", "tiny-b|enc-c"])
+    with instance_of(layout) as instance:
+        tag = dg.RunsFilter(tags={"dagster/backfill": backfill_id})
+        runs = wait_for(lambda: len(instance.get_runs(tag)) == 2 and instance.get_runs(tag), "two runs", every=0.5)
+    for run in runs:
+        assert finished_run(layout, run.run_id).is_success
+    assert {pointers(layout)[name].run_id for name in partitions_of(content_hashes(layout), "enc-c", "tiny-b")} <= {
+        run.run_id for run in runs
+    }
+    assert content_hashes(layout) == content_hashes(filled)
+
+
+def test_a_key_without_a_card_names_the_file_to_add(ui: DagsterUi) -> None:
+    layout = home_of(ui)
+    ui.add_key("encoder", "by-hand")
+    run = finished_run(layout, ui.launch(CELL_TABLES, "tiny-a|by-hand"))
+    assert run.is_failure
+    sentence = failure_sentence(layout, run.run_id)
+    assert sentence.startswith("No active card describes the encoder 'by-hand': add encoders/by-hand.yaml to the home")
+    assert not partitions_of(content_hashes(layout), "by-hand", "tiny-a")
+
+    said = succeed(layout, "reconcile", "--remove-unknown-keys")
+    assert "Removed partition keys without a card: encoder by-hand." in said
+    with instance_of(layout) as instance:
+        assert set(instance.get_dynamic_partitions("encoder")) == {"enc-b", "enc-c"}
+
+
+def test_a_second_ui_is_refused_and_sigterm_ends_the_first(ui: DagsterUi) -> None:
+    layout = home_of(ui)
+    second = crsbench(layout, "ui", "--port", str(ui.port + 1))
+    assert second.returncode == 1
+    assert second.stderr.splitlines() == [
+        f"crsbench: The Dagster UI of {layout.root} runs already (process {ui.command.pid}): use that one, or end it "
+        "with Ctrl-C."
+    ]
+    family = children(ui.command.pid)
+    assert len(family) > 3, "dagster dev, code server, webserver, daemon"
+    begin = time.monotonic()
+    ui.command.process.send_signal(signal.SIGTERM)
+    assert ui.command.wait(30) == 0
+    seconds = time.monotonic() - begin
+    assert not [child for child in family if is_alive(child)]
+    assert seconds < BAR_S, f"{seconds:.1f} s at a load of {psutil.getloadavg()[0]:.1f}"
+    assert_nothing_hangs(layout)
+
+
+def leaderboard(layout: HomeLayout) -> dict[str, float | None]:
+    """Return the scores of the published leaderboard by encoder; empty where nothing is published."""
+    try:
+        with duckdb.connect(str(layout.warehouse), read_only=True) as connection:
+            return dict(connection.execute("SELECT encoder_id, crs FROM leaderboard").fetchall())
+    except duckdb.Error:
+        return {}
+
+
+@pytest.mark.slow  # waits for ticks of 30 s and publications of a minute: about five minutes
+def test_cards_become_scores_without_a_command(tmp_path: Path) -> None:
+    layout = make_home(tmp_path / "home", settings="publish_minutes: 1")
+    with served(layout):
+        wait_for(lambda: set(leaderboard(layout)) == {"enc-b", "enc-c"}, "the first leaderboard", 600, every=1)
+        wait_for(lambda: all(v is not None for v in leaderboard(layout).values()), "all scores", 300, every=1)
+        add_encoder(layout, "enc-a")
+        wait_for(lambda: leaderboard(layout).get("enc-a") is not None, "the score of the new card", 600, every=1)
+        copy = copy_home(layout, tmp_path / "copy")
+    shutil.rmtree(copy.root / "lake" / "main")
+    succeed(copy, "materialize")
+    assert content_hashes(layout) == content_hashes(copy)
