@@ -318,8 +318,10 @@ def write_planted(values: pl.DataFrame) -> None:
             cell = card["cells"][dataset_id]
             cell["planted"] = {axis: round(by_axis[axis][0], 5) for axis in AXES}
             cell["planted_se"] = {axis: round(by_axis[axis][1], 5) for axis in AXES}
-        with path.open("w", encoding="utf-8") as file:
+        temporary = path.with_suffix(".yaml.tmp")
+        with temporary.open("w", encoding="utf-8") as file:
             round_trip.dump(card, file)
+        os.replace(temporary, path)
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ BAR = 20.0
 """Least ratio of the lake's commits per second to the shared file's."""
 
 SPEC = TABLES["axis_replicates"]
-_ONE_THREAD = {"threads": "1"}
+_ONE_THREAD: dict[str, str | bool | int | float | list[str]] = {"threads": 1}
 KEYS = tuple((f"encoder-{i}", f"dataset-{j}") for i in range(8) for j in range(4))
 
 

@@ -1,15 +1,17 @@
-"""Fixtures that every folder shares: an environment without a user's home, and tiny homes."""
+"""Fixtures that every folder shares: an environment without a user's home, tiny homes, and disks to spoil."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout
 from crsbench_assets.storage.project import Project, open_project
-from crsbench_assets_tests.fixtures import compute_home, write_tiny_home
+from crsbench_assets_tests.fixtures import Disk, can_mount, compute_home, write_tiny_home
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +43,19 @@ def computed_home(computed_once: Path, tmp_path: Path) -> HomeLayout:
 @pytest.fixture
 def computed(computed_home: HomeLayout) -> Project:
     return open_project(computed_home.root)
+
+
+@pytest.fixture
+def disk(computed_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """A computed home on a disk that can be filled or made read-only."""
+    print(f"disk: {'tmpfs' if can_mount() else 'replaced system calls'}")  # said where somebody asks
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    if can_mount():
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(mount)], check=True)
+    try:
+        shutil.copytree(computed_once, mount / "home")
+        yield Disk(HomeLayout(mount / "home"), monkeypatch)
+    finally:
+        if can_mount():
+            subprocess.run(["umount", "-l", str(mount)], check=True)

@@ -1,7 +1,7 @@
 """A home small enough to compute in a second: 120 images in pairs, 2 classes, 2 encoders of width 8.
 
-What lives here: making such a home, computing it without Dagster, and snapshots of what lies in a lake. What stays
-out: pytest (``conftest``), and cohorts of a single test, which stand in it.
+What lives here: making such a home, computing it without Dagster, snapshots of what lies in a lake, and disks that are
+full or read-only. What stays out: the fixtures made of them (``conftest``), and cohorts of a single test.
 
 Vectors are multiples of 1/64 made of keyed ranks: exact in float32, the same on every machine and with every NumPy.
 """
@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 import yaml
 from numpy.typing import NDArray
 
@@ -171,15 +177,13 @@ def file_bytes(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != ".lock"
+        if path.is_file() and path.name not in (".lock", "fingerprints.json")
     }
 
 
+@cache
 def can_mount() -> bool:
     """Whether this process may mount a file system: the honest way to a full or read-only disk."""
-    import subprocess
-    import tempfile
-
     if os.geteuid() != 0:
         return False
     with tempfile.TemporaryDirectory() as folder:
@@ -199,3 +203,56 @@ def disk_error(number: int) -> OSError:
 
 
 FULL, READ_ONLY = errno.ENOSPC, errno.EROFS
+
+
+@dataclass
+class Disk:
+    """A file system of a few megabytes with a computed home on it; without the right to mount one, the illusion."""
+
+    layout: HomeLayout
+    monkeypatch: pytest.MonkeyPatch
+
+    def fill(self) -> None:
+        """Leave no byte free."""
+        if not can_mount():
+            self._refuse(FULL)
+            return
+        handle = os.open(self.layout.root.parent / "ballast", os.O_CREAT | os.O_WRONLY)
+        with suppress(OSError):
+            while True:
+                os.write(handle, b"0" * 4096)
+        os.close(handle)
+
+    def free(self) -> None:
+        if can_mount():
+            (self.layout.root.parent / "ballast").unlink()
+        else:
+            self.monkeypatch.undo()
+
+    def make_read_only(self) -> None:
+        if not can_mount():
+            self._refuse(READ_ONLY)
+            return
+        subprocess.run(["mount", "-o", "remount,ro", str(self.layout.root.parent)], check=True)
+
+    def _refuse(self, number: int) -> None:
+        below = str(self.layout.root)
+        opened, path_opened = os.open, Path.open
+
+        def open_descriptor(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+            if str(path).startswith(below) and flags & (os.O_WRONLY | os.O_RDWR) and number == READ_ONLY:
+                raise disk_error(number)
+            return opened(path, flags, *arguments, **options)
+
+        def open_path(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+            if str(path).startswith(below) and set(mode) & set("wax+"):
+                raise disk_error(number)
+            return path_opened(path, mode, *arguments, **options)
+
+        def make(path: Path, *_: Any, exist_ok: bool = False, **__: Any) -> None:
+            if not (exist_ok and path.is_dir()):
+                raise disk_error(number)
+
+        self.monkeypatch.setattr(os, "open", open_descriptor)
+        self.monkeypatch.setattr(Path, "open", open_path)
+        self.monkeypatch.setattr(Path, "mkdir", make)

@@ -18,7 +18,7 @@ from crsbench_assets.config.registry import CATALOG, catalog_ids, home_card_file
 from crsbench_assets.config.settings import edit_list
 from crsbench_assets.storage.files import storage_errors
 from crsbench_assets.storage.layout import require_home, resolve_home
-from crsbench_assets.storage.project import open_project
+from crsbench_assets.storage.project import Project, open_project
 
 Kind = Literal["encoders", "datasets"]
 
@@ -72,20 +72,23 @@ def add_card(home: Path | None, kind: Kind, card: str) -> None:
     source = Path(card)
     if not source.is_file():
         raise ConfigError(f"{card!r} is neither a catalogue card ({', '.join(catalog_ids(kind))}) nor a file.")
-    read_card(MODELS[kind], source)
-    target = layout.root / kind / source.name
-    if target.exists() and target.read_bytes() != source.read_bytes():
+    identifier = read_card(MODELS[kind], source).id
+    target = layout.root / kind / f"{identifier}.yaml"  # a home reads this suffix only
+    is_new = not target.exists()
+    if not is_new and target.read_bytes() != source.read_bytes():
         raise ConfigError(
             f"{target} exists with other content: an id keeps its content. Give the new card another id and file name."
         )
-    with storage_errors(target):
-        shutil.copyfile(source, target)
+    if is_new:
+        with storage_errors(target):
+            shutil.copyfile(source, target)
     try:
         open_project(layout.root)
     except ConfigError:
-        target.unlink()
+        if is_new:
+            target.unlink()
         raise
-    say(f"{source.stem} is active: {target}. Relative paths in it start at {target.parent}.")
+    say(f"{identifier} is active: {target}. Relative paths in it start at {target.parent}.")
 
 
 def retire_encoder(home: Path | None, identifier: str) -> None:
@@ -98,10 +101,10 @@ def retire_encoder(home: Path | None, identifier: str) -> None:
 
 
 def check_encoder(home: Path | None, identifier: str) -> None:
-    """Look at every vector that an encoder's cells need, without computing anything else."""
+    """Look at every vector that an encoder's cells need; writes nothing."""
     from crsbench_assets.config.cells import cells
     from crsbench_assets.planning.stages import stage_named
-    from crsbench_assets.worker.cell_stages import extract
+    from crsbench_assets.worker.cell_stages import extract_cell
     from crsbench_assets.worker.context import StageContext
 
     project = open_project(home)
@@ -114,7 +117,8 @@ def check_encoder(home: Path | None, identifier: str) -> None:
             say(f"{cell.dataset_id}: not applicable ({cell.reason})")
             continue
         context = StageContext(project, stage_named("extract"), (identifier, cell.dataset_id), inputs_hash="check")
-        output = extract(context)
+        index, split = _index_and_split(project, cell.dataset_id)
+        output = extract_cell(context, index["images"], split["splits"])
         conditions = output.frames["embeddings"].get_column("condition_id").n_unique()
         n_vectors = output.frames["embeddings"].height + output.frames["shift_embeddings"].height
         has_failed |= output.reason is not None
@@ -124,28 +128,37 @@ def check_encoder(home: Path | None, identifier: str) -> None:
 
 
 def check_dataset(home: Path | None, identifier: str) -> None:
-    """Read a cohort and draw its splits; list every group that straddles two of them."""
+    """Read a cohort and draw its splits; list every group that straddles two of them. Writes nothing."""
+    project = open_project(home)
+    index, split = _index_and_split(project, identifier)
+    splits, violations, quarantine = split["splits"], split["leakage_violations"], index["quarantine"]
+    counts = splits.group_by("seed", "split").len("n_images").sort("seed", "split")
+    show_rows(counts.columns, counts.rows(), title=f"{identifier}: images per seed and split")
+    left_out = splits.filter(splits["reason"].is_not_null()).unique(["image_id"]).sort("image_id")
+    for row in left_out.iter_rows(named=True):
+        say(f"in no split: {row['image_id']}: {row['reason']}")
+    for row in quarantine.iter_rows(named=True):
+        say(f"left out: {row['image_id']}: {row['reason']} ({row['detail']})")
+    for row in violations.iter_rows(named=True):
+        say(f"leak: group {row['group_index']} of seed {row['seed']}: {row['image_id_a']} and {row['image_id_b']}")
+    say(f"{quarantine.height + left_out.height} image(s) left out, {violations.height} leak(s).")
+    if violations.height:
+        raise typer.Exit(1)
+
+
+def _index_and_split(project: Project, dataset_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the tables of a dataset's two stages, computed here and now."""
     from crsbench_assets.data.cohort import read_cohorts
     from crsbench_assets.planning.stages import stage_named
     from crsbench_assets.worker.cohort_stages import index, split_cohort
     from crsbench_assets.worker.context import StageContext
 
-    project = open_project(home)
-    card = project.registry.dataset(identifier)
-    context = StageContext(project, stage_named("index"), (identifier,), inputs_hash="check")
-    images = index(context).frames["images"].sort("source_id", "image_id")
-    output = split_cohort(context, images, read_cohorts(card, project.registry.settings.label_policy))
-    splits, violations = output.frames["splits"], output.frames["leakage_violations"]
-    counts = splits.group_by("seed", "split").len("n_images").sort("seed", "split")
-    show_rows(counts.columns, counts.rows(), title=f"{identifier}: images per seed and split")
-    quarantine = index(context).frames["quarantine"]
-    for row in quarantine.iter_rows(named=True):
-        say(f"left out: {row['image_id']}: {row['reason']} ({row['detail']})")
-    for row in violations.iter_rows(named=True):
-        say(f"leak: group {row['group_index']} of seed {row['seed']}: {row['image_id_a']} and {row['image_id_b']}")
-    say(f"{quarantine.height} image(s) left out, {violations.height} leak(s).")
-    if violations.height:
-        raise typer.Exit(1)
+    card = project.registry.dataset(dataset_id)
+    context = StageContext(project, stage_named("index"), (dataset_id,), inputs_hash="check")
+    indexed = index(context).frames
+    cohorts = read_cohorts(card, project.registry.settings.label_policy)
+    split = split_cohort(context, indexed["images"].sort("source_id", "image_id"), cohorts)
+    return indexed, split.frames
 
 
 def _find(home: Path | None, kind: Kind, identifier: str) -> Path:

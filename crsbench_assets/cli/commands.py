@@ -134,12 +134,12 @@ def materialize_command(
 def _materialize(project: Project, selection: Any) -> bool:
     """Compute and report; return whether anything failed."""
     from crsbench_assets.cli.materialize import check_selection, materialize, nothing_due, report_blocked
-    from crsbench_assets.storage.warehouse import snapshot_state
+    from crsbench_assets.storage.warehouse import is_published
 
     check_selection(project, selection)
     before = _plan_and_reap(project)
     report_blocked(before)
-    if nothing_due(before, selection) and snapshot_state(project.layout) in ("pristine", "locked"):
+    if nothing_due(before, selection) and is_published(project, before.cells):
         n_current = sum(task.state == CURRENT for task in before.tasks)
         say(f"Nothing to do: all {n_current} partitions that can be computed are current.")
         return False

@@ -25,12 +25,17 @@ from crsbench_assets.planning.attempts import bury
 from crsbench_assets.planning.plan import CURRENT, FAILED, Plan, Task, plan
 from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, StageSpec, stages_of
 from crsbench_assets.planning.status import blocked_sentences
+from crsbench_assets.storage.files import storage_errors
 from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout, PartitionKey
 from crsbench_assets.storage.project import Project, open_project, write_snapshot
 from crsbench_assets.tables.schema import Grain
 
 MAX_DEATHS = 2
 """A partition whose process died this often is reported as failed instead of being tried again."""
+
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells expect it: 128 and the number of SIGINT."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ def materialize(project: Project, selection: Selection) -> Outcome:
 
     Raises:
         CrsbenchError: an unknown id, or a home that cannot be written.
-        KeyboardInterrupt: after the children are gone and their attempts are marked.
+        SystemExit: Ctrl-C or SIGTERM, after the children are gone and their attempts are marked.
     """
     check_selection(project, selection)
     outcome = Outcome()
@@ -158,8 +163,9 @@ class Worker:
 
     def __init__(self, layout: HomeLayout, n_threads: int) -> None:
         log = layout.dagster / "logs"
-        log.mkdir(parents=True, exist_ok=True)
-        self._log = (log / f"materialize-{os.getpid()}.log").open("ab")
+        with storage_errors(log):
+            log.mkdir(parents=True, exist_ok=True)
+            self._log = (log / f"materialize-{os.getpid()}.log").open("ab")
         threads = {name: str(n_threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
         environment = os.environ | threads | {"POLARS_MAX_THREADS": str(n_threads), HOME_VARIABLE: str(layout.root)}
         self.process = subprocess.Popen(
@@ -351,7 +357,8 @@ class WorkerPool:
 def workers(layout: HomeLayout, n_workers: int) -> Iterator[WorkerPool]:
     """Yield a pool of children that is gone afterwards, however the block ends.
 
-    SIGTERM is treated as Ctrl-C. Attempts that were cut off are marked, so nobody waits for them.
+    SIGTERM is treated as Ctrl-C: the children end, attempts that were cut off are marked so that nobody waits for
+    them, one sentence says so, and the command exits with 130.
     """
     pool = WorkerPool(layout, n_workers)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -360,7 +367,9 @@ def workers(layout: HomeLayout, n_workers: int) -> Iterator[WorkerPool]:
     except KeyboardInterrupt:
         pool.end()
         bury(open_project(layout.root))
-        raise
+        # Typer would turn the interrupt into this exit code without a word
+        sys.stderr.write("crsbench: stopped; everything that was finished is kept.\n")
+        raise SystemExit(INTERRUPTED) from None
     finally:
         pool.end()
         signal.signal(signal.SIGTERM, before)

@@ -19,6 +19,7 @@ from crsbench_assets.orchestration.resources import ONLY_STALE_TAG, ProjectResou
 from crsbench_assets.planning.plan import plan
 from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, StageSpec
 from crsbench_assets.scores.frozen import moved_scores
+from crsbench_assets.storage.layout import PartitionKey
 from crsbench_assets.storage.warehouse import publish, published_rows
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.tables.schema import TableSpec
@@ -45,20 +46,27 @@ def stage_assets(stage: StageSpec, arm: str, condition: Condition | None) -> dg.
 
     @dg.multi_asset(name=stage.name, specs=specs, partitions_def=PARTITIONS[stage.grain], pool=stage.pool)
     def assets(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[Any]:
-        result = execute(context, project, stage)
+        result, key = execute(context, project, stage)
         for name, pointer in result.pointers.items():
-            yield dg.MaterializeResult(
-                asset_key=asset_key(name, arm),
-                data_version=dg.DataVersion(pointer.content_hash),
-                metadata=result_metadata(pointer, TABLES[name], is_reused=result.is_reused),
-            )
+            if pointer.status != "failed":  # a failed stage may keep rows that explain it
+                yield dg.MaterializeResult(
+                    asset_key=asset_key(name, arm),
+                    data_version=dg.DataVersion(pointer.content_hash),
+                    metadata=result_metadata(pointer, TABLES[name], is_reused=result.is_reused),
+                )
+        failure = failure_of(result, stage, key)
+        if failure is not None:
+            raise dg.Failure(description=str(failure), allow_retries=False)
 
     return assets
 
 
-def execute(context: dg.AssetExecutionContext, resource: ProjectResource, stage: StageSpec) -> StageResult:
-    """Run a stage for a Dagster step; a user's mistake ends it with one sentence instead of a traceback.
+def execute(
+    context: dg.AssetExecutionContext, resource: ProjectResource, stage: StageSpec
+) -> tuple[StageResult, PartitionKey]:
+    """Run a stage for a Dagster step and return its result and partition.
 
+    A user's mistake ends the step with one sentence instead of a traceback.
     A partition that somebody else computes is waited for, and then kept if it is what we would have computed.
     """
     tags = dict(context.run.tags)
@@ -81,12 +89,9 @@ def execute(context: dg.AssetExecutionContext, resource: ProjectResource, stage:
                 context.log.info(f"waiting: {held}")
                 only_stale = True
                 time.sleep(LEASE_POLL_S)
-        failure = failure_of(result, stage, key)
-        if failure is not None:
-            raise failure
     except CrsbenchError as error:
         raise dg.Failure(description=str(error), allow_retries=False) from None
-    return result
+    return result, key
 
 
 def warehouse_asset(arm: str, condition: Condition) -> dg.AssetsDefinition:

@@ -23,7 +23,7 @@ INCOMPLETE_SUPPORT = "incomplete_support"
 
 @dataclass(frozen=True)
 class Extraction:
-    """Rows of ``embeddings``, ``shift_embeddings`` and ``embedding_failures``; ``reason`` when the cell failed."""
+    """Rows of ``embeddings``, ``shift_embeddings`` and ``embedding_failures``; failures leave no vector at all."""
 
     embeddings: pl.DataFrame
     shift_embeddings: pl.DataFrame
@@ -88,11 +88,13 @@ def extract(
         failures.append(_not_finite(condition, ids, matrix))
         target = shift if shift_id is not None and condition == shift_condition(shift_id) else own
         target.append(_rows(condition, ids, matrix))
-    empty = _rows(CLEAN, [], None)
+    empty, failed = _rows(CLEAN, [], None), pl.concat([_failures(CLEAN, [], []), *failures])
+    if failed.height:
+        own, shift = [], []  # a part of the support must not look like a result
     return Extraction(
         embeddings=pl.concat([empty, *own]),
         shift_embeddings=pl.concat([empty, *shift]),
-        failures=pl.concat([_failures(CLEAN, [], []), *failures]),
+        failures=failed,
     )
 
 

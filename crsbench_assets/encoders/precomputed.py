@@ -60,8 +60,8 @@ class PrecomputedVectors:
             missing = [name for name in COLUMNS if name not in frame.columns]
             if missing or not isinstance(frame.schema["vector"], pl.List | pl.Array):
                 raise ConfigError(
-                    f"{self._label}: {path} has the columns {', '.join(frame.columns)}; expected image_id, condition_id "
-                    "and vector, a list of numbers."
+                    f"{self._label}: {path} has the columns {', '.join(frame.columns)}; expected image_id, "
+                    "condition_id and vector, a list of numbers."
                 )
             vector = pl.col("vector").cast(pl.List(pl.Float32))
             frames.append(

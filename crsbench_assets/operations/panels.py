@@ -43,8 +43,8 @@ def freeze_panel(project: Project, name: str) -> Frozen:
         return Frozen(panel, incomplete, is_new=False)
     if same_name:
         raise ConfigError(
-            f"A panel {name!r} is frozen already ({same_name[0].panel_id}) with other members or values: a frozen panel "
-            "never changes. Choose another name, such as "
+            f"A panel {name!r} is frozen already ({same_name[0].panel_id}) with other members or values: a "
+            "frozen panel never changes. Choose another name, such as "
             f"{name}-2; `crsbench panel diff` shows what differs."
         )
     replace_bytes(project.layout.panels / f"{panel.panel_id}.json", panel.to_json().encode())

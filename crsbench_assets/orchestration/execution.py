@@ -73,18 +73,17 @@ class Executor:
 
 
 def _first_failure(result: dg.ExecuteInProcessResult) -> str:
-    """Return one sentence about why a run failed."""
-    for event in result.all_events:
-        if event.is_step_failure:
-            error = event.step_failure_data.error
-            failure = event.step_failure_data.user_failure_data
-            if failure is not None and failure.description:
-                return str(failure.description)
-            if error is not None:
-                cause = error.cause or error
-                return " ".join(cause.message.split())
+    """Return one sentence about why a run failed: what a stage or a check says before what Dagster says of it."""
+    failures = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    for failure in failures:
+        if failure.user_failure_data is not None and failure.user_failure_data.description:
+            return str(failure.user_failure_data.description)
     for evaluation in result.get_asset_check_evaluations():
         if not evaluation.passed:
             found = evaluation.metadata.get("found") or evaluation.metadata.get("moved")
-            return f"check {evaluation.check_name} of {evaluation.asset_key.path[-1]} failed: {found.value if found else ''}"
+            what = found.value if found else "the Dagster UI shows what was found"
+            return f"check {evaluation.check_name} of {evaluation.asset_key.path[-1]} failed: {what}"
+    for failure in failures:
+        if failure.error is not None:
+            return " ".join((failure.error.cause or failure.error).message.split())
     return "the run failed; its log in the Dagster UI says why"

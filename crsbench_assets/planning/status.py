@@ -103,7 +103,7 @@ def _n_images(project: Project, dataset_id: str) -> int:
 
 
 def _total(plan: Plan, due: Iterable[Task], value: Any) -> float | None:
-    """Sum the median value of finished partitions of the same stage (and dataset, where there is one) over what is due."""
+    """Return the sum over what is due of the median of finished partitions of the same stage and, if any, dataset."""
     finished: dict[tuple[str, str], list[float]] = {}
     for task in plan.tasks:
         if task.pointer is not None and task.pointer.status == "ok":

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from crsbench_assets.config.errors import StorageError
 from crsbench_assets.storage import leases
-from crsbench_assets.storage.files import read_json, replace_json, storage_errors, sync_directory
+from crsbench_assets.storage.files import read_json, replace_json, storage_errors
 from crsbench_assets.storage.hashing import frame_hash
 from crsbench_assets.storage.layout import MAIN_ARM, HomeLayout, PartitionKey
 from crsbench_assets.storage.processes import this_process
@@ -248,8 +248,7 @@ def _write_parquet(path: Path, rows: pl.DataFrame, spec: TableSpec) -> int:
                 )
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.replace(temporary, path)
-            sync_directory(path.parent)
+            os.replace(temporary, path)  # the folder reaches the disk together with the pointer, right after
         except pa.ArrowException as error:
             raise OSError(*_os_error(error)) from error
         finally:

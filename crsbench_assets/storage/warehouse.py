@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from crsbench_assets.config.errors import StorageError
+from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.storage.files import read_json, replace_json, storage_errors, sync_directory
 from crsbench_assets.storage.lake import POINTER_FILE, Lake, Pointer, read_pointer
 from crsbench_assets.storage.layout import HomeLayout, PartitionKey
@@ -174,7 +175,7 @@ def publish(project: Project, cells: Iterable[CellStatus]) -> Publication:
         StorageError: the disk refuses, or the lake holds rows that no warehouse may.
     """
     started = time.monotonic()
-    layout = project.layout
+    layout, cells = project.layout, list(cells)
     with storage_errors(layout.published), _publisher_lock(layout):
         number, folder = _claim(layout)
         try:
@@ -187,7 +188,7 @@ def publish(project: Project, cells: Iterable[CellStatus]) -> Publication:
             sync_directory(layout.published)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        _write_record(layout, path, number, partitions)
+        _write_record(layout, path, number, partitions, _contents(partitions, cells))
         _point(layout, path)
         _prune(layout, number)
     return Publication(
@@ -199,6 +200,16 @@ def publish(project: Project, cells: Iterable[CellStatus]) -> Publication:
         n_bytes=path.stat().st_size,
         seconds=time.monotonic() - started,
     )
+
+
+def is_published(project: Project, cells: Iterable[CellStatus]) -> bool:
+    """Whether the published snapshot is as it was made, and made of the lake as it stands now."""
+    records = published_records(project.layout)
+    if not records or snapshot_state(project.layout) not in ("pristine", "locked"):
+        return False
+    newest = records[-1]
+    is_here = newest["home"] == str(project.layout.root)
+    return is_here and newest.get("contents") == _contents(resolve_partitions(project), cells)
 
 
 def snapshot_state(layout: HomeLayout) -> SnapshotState:
@@ -521,7 +532,19 @@ def _latest_panel(layout: HomeLayout) -> str:
     return max(panels)[1] if panels else PROVISIONAL_PANEL
 
 
-def _write_record(layout: HomeLayout, path: Path, number: int, partitions: Sequence[Partition]) -> None:
+def _contents(partitions: Sequence[Partition], cells: Iterable[CellStatus]) -> str:
+    """Return the hash of what a publication is made of."""
+    return content_hash(
+        [
+            sorted([p.table, *p.key, p.pointer.content_hash, p.pointer.status] for p in partitions),
+            sorted([cell.encoder_id, cell.dataset_id, cell.status] for cell in cells),
+        ]
+    )
+
+
+def _write_record(
+    layout: HomeLayout, path: Path, number: int, partitions: Sequence[Partition], contents: str
+) -> None:
     status = path.stat()
     files = [
         name.removeprefix(f"{layout.lake}/")
@@ -534,6 +557,7 @@ def _write_record(layout: HomeLayout, path: Path, number: int, partitions: Seque
         "home": str(layout.root),
         "size": status.st_size,
         "mtime_ns": status.st_mtime_ns,
+        "contents": contents,
         "files": files,
     }
     replace_json(path.with_suffix(".json"), record)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Grain = Literal["whole", "dataset", "cell", "publication"]
 
 ColumnType = Literal["text", "integer", "real", "real32", "boolean", "reals", "reals64", "integers"]
-"""``real`` is float64, ``real32`` float32, ``reals`` a list of float32, ``reals64`` of float64, ``integers`` of int8."""
+"""``real`` is float64, ``real32`` float32, ``reals`` a list of float32, ``reals64`` of float64, ``integers`` int8."""
 
 DUCKDB_TYPES: dict[ColumnType, str] = {
     "text": "VARCHAR",

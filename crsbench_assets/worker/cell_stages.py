@@ -29,9 +29,12 @@ from crsbench_assets.worker.context import StageContext, StageOutput
 
 def extract(context: StageContext) -> StageOutput:
     """Return the vectors of a cell, or the failure of the whole cell."""
-    images = context.read("images")
-    splits = context.read("splits", ["image_id", "split"]).filter(pl.col("split") != LEFT_OUT)
-    support = splits.get_column("image_id").unique()
+    return extract_cell(context, context.read("images"), context.read("splits", ["image_id", "split"]))
+
+
+def extract_cell(context: StageContext, images: pl.DataFrame, splits: pl.DataFrame) -> StageOutput:
+    """Return the vectors of a cell whose dataset was indexed and split as given."""
+    support = splits.filter(pl.col("split") != LEFT_OUT).get_column("image_id").unique()
     images = images.filter((pl.col("source_id") != PRIMARY) | pl.col("image_id").is_in(support.to_list()))
     extraction = extract_vectors(
         vector_source(context.encoder, context.dataset),

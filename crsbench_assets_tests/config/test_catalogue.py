@@ -28,12 +28,8 @@ def read_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-ENCODERS = {
-    path.stem: EncoderCard(**read_yaml(path)) for path in sorted((CATALOG / "encoders").glob("*.yaml"))
-}
-DATASETS = {
-    path.stem: DatasetCard(**read_yaml(path)) for path in sorted((CATALOG / "datasets").glob("*.yaml"))
-}
+ENCODERS = {path.stem: EncoderCard(**read_yaml(path)) for path in sorted((CATALOG / "encoders").glob("*.yaml"))}
+DATASETS = {path.stem: DatasetCard(**read_yaml(path)) for path in sorted((CATALOG / "datasets").glob("*.yaml"))}
 
 CATEGORIES = {
     "generalist": {
@@ -135,8 +131,7 @@ def test_no_key_is_written_twice(path: Path) -> None:
 
 def test_panel_has_six_generalists_four_broad_and_five_specialists() -> None:
     by_category = {
-        category: {card.id for card in ENCODERS.values() if card.category == category}
-        for category in CATEGORIES
+        category: {card.id for card in ENCODERS.values() if card.category == category} for category in CATEGORIES
     }
     assert by_category == CATEGORIES
     assert [len(CATEGORIES[name]) for name in ("generalist", "broad_medical", "specialty")] == [6, 4, 5]
@@ -221,16 +216,12 @@ def test_preprocessing_is_consistent(card: EncoderCard) -> None:
 
 
 def test_chest_encoders_with_a_gray_input_read_gray() -> None:
-    gray = {
-        card.id for card in ENCODERS.values() if card.preprocessing and card.preprocessing.channels != "rgb"
-    }
+    gray = {card.id for card in ENCODERS.values() if card.preprocessing and card.preprocessing.channels != "rgb"}
     assert gray == {"biovil", "chexzero"}
 
 
 def test_only_medsiglip_resizes_without_antialiasing() -> None:
-    aliased = {
-        card.id for card in ENCODERS.values() if card.preprocessing and not card.preprocessing.antialias
-    }
+    aliased = {card.id for card in ENCODERS.values() if card.preprocessing and not card.preprocessing.antialias}
     assert aliased == {"medsiglip"}
 
 
@@ -341,8 +332,7 @@ def test_non_commercial_licences_are_not_softened() -> None:
 
 def test_datasets_have_the_papers_sizes_and_tasks() -> None:
     facts = {
-        card.id: (card.modality, card.task, len(card.classes), card.expected_n_images)
-        for card in DATASETS.values()
+        card.id: (card.modality, card.task, len(card.classes), card.expected_n_images) for card in DATASETS.values()
     }
     assert facts == {
         "isic2019": ("dermoscopy", "single_label", 8, 25_331),

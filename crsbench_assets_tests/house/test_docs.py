@@ -4,9 +4,10 @@ import pytest
 
 from crsbench_assets.operations.generated_docs import WAREHOUSE_PAGE, warehouse_page
 from crsbench_assets.planning.stages import STAGE_OF_TABLE
-from crsbench_assets.tables.ddl import VIEWS, WAREHOUSE_INFO
+from crsbench_assets.tables.ddl import VIEWS, WAREHOUSE_INFO, ViewSpec
 from crsbench_assets.tables.docs import warehouse_markdown
 from crsbench_assets.tables.registry import TABLES
+from crsbench_assets.tables.schema import TableSpec
 
 
 def test_the_page_is_what_the_shapes_say() -> None:
@@ -17,7 +18,8 @@ def test_the_page_is_what_the_shapes_say() -> None:
 
 def test_every_table_view_and_column_is_described() -> None:
     sections = {part.split("\n", 1)[0]: part for part in warehouse_page().split("\n### ")[1:]}
-    for shape in (*TABLES.values(), WAREHOUSE_INFO, *VIEWS):
+    shapes: list[TableSpec | ViewSpec] = [*TABLES.values(), WAREHOUSE_INFO, *VIEWS]
+    for shape in shapes:
         section = sections[shape.name]
         assert shape.description in section
         for column in shape.columns:

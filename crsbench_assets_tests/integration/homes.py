@@ -34,8 +34,9 @@ from crsbench_assets.data.cohort import read_cohorts
 from crsbench_assets.encoders.synthetic import SyntheticVectors
 from crsbench_assets.operations.homes import init_home
 from crsbench_assets.planning.stages import stages_of
-from crsbench_assets.storage.lake import Pointer, read_pointer
+from crsbench_assets.storage.lake import Lake, Pointer, read_pointer
 from crsbench_assets.storage.layout import HomeLayout
+from crsbench_assets.tables.registry import TABLES
 
 ENCODERS = ("enc-b", "enc-c")
 DATASETS = ("tiny-a", "tiny-b")
@@ -268,8 +269,8 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], T], what: str, timeout: float = 90.0, every: float = 0.02) -> T:
-    """Return the first true value of ``condition``."""
+def wait_for(condition: Callable[[], T | None], what: str, timeout: float = 90.0, every: float = 0.02) -> T:
+    """Return the first true value of ``condition``, asked again and again."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         value = condition()
@@ -318,9 +319,10 @@ def instance_of(layout: HomeLayout) -> Iterator[dg.DagsterInstance]:
 
 
 def assert_nothing_hangs(layout: HomeLayout) -> None:
-    """Check that no run is unfinished, no slot claimed and no attempt open."""
+    """Check that no run is unfinished, no slot claimed and no attempt open; a queued run waits for the next daemon."""
     with instance_of(layout) as instance:
-        unfinished = [run for run in instance.get_runs() if not run.is_finished]
+        runs = instance.get_runs()
+        unfinished = [run for run in runs if not run.is_finished and run.status != dg.DagsterRunStatus.QUEUED]
         assert not unfinished, [(run.run_id, run.status, run.tags) for run in unfinished]
         storage = instance.event_log_storage
         for pool in storage.get_concurrency_keys():
@@ -436,3 +438,18 @@ def failure_sentence(layout: HomeLayout, run_id: str) -> str:
         event = first.dagster_event
         assert event is not None and event.step_failure_data.user_failure_data is not None, first
         return str(event.step_failure_data.user_failure_data.description)
+
+
+def table_rows(layout: HomeLayout, table: str) -> pl.DataFrame:
+    """Return the rows of all partitions of a table that have some."""
+    lake, spec = Lake(layout), TABLES[table]
+    names = [
+        name for name, pointer in pointers(layout).items() if name.split("/")[0] == table and pointer.status == "ok"
+    ]
+    keys = [tuple(part.split("=")[1] for part in name.split("/")[1:]) for name in names]
+    return pl.concat([spec.empty(), *(lake.read(table, key) for key in keys)]).sort(dict.fromkeys((*spec.grain_key, *spec.key)))
+
+
+def exact_rows(frame: pl.DataFrame) -> list[tuple[object, ...]]:
+    """Return rows in which two floats are equal when all their bits are."""
+    return [tuple(v.hex() if isinstance(v, float) else v for v in row) for row in frame.rows()]

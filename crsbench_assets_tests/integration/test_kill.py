@@ -14,15 +14,19 @@ import pytest
 
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets_tests.integration.homes import (
+    CELL_TABLES,
+    DagsterUi,
     add_encoder,
     assert_nothing_hangs,
     children,
     content_hashes,
     copy_home,
+    finished_run,
     instance_of,
     is_alive,
     kill,
     running_attempt,
+    served,
     started,
     succeed,
     wait_for,
@@ -99,3 +103,65 @@ def test_a_killed_command_takes_its_children_along(due: HomeLayout, extended: Ho
     succeed(due, "materialize")
     assert content_hashes(due) == content_hashes(extended)
     assert_nothing_hangs(due)
+
+
+def add_cells_in_ui(ui: DagsterUi, layout: HomeLayout) -> dict[str, Any]:
+    """Launch a cell of ``enc-a`` in the UI and return the attempt of its run worker."""
+    ui.add_key("encoder", "enc-a")
+    ui.launch(CELL_TABLES, "tiny-a|enc-a")
+    return wait_for(at_work(layout), "the run worker computes")
+
+
+@pytest.mark.slow  # starts the Dagster UI and kills it: about a minute on two idle cores
+def test_a_killed_ui_is_reaped_by_the_next_command(due: HomeLayout, extended: HomeLayout) -> None:
+    with served(due) as ui:
+        attempt = add_cells_in_ui(ui, due)
+        family = children(ui.command.pid)
+        (dagster_dev,) = psutil.Process(ui.command.pid).children()
+        kill(dagster_dev.pid)
+        assert ui.command.wait(30) == 1, "the UI ended by itself"
+        assert "the Dagster UI ended by itself" in ui.command.said
+        assert not [child for child in family if is_alive(child)], "code server, webserver, daemon and run workers too"
+
+    said = succeed(due, "status")
+    assert f"process {attempt['pid']}" in said and "marked failed" in said, said
+    assert_nothing_hangs(due)
+    succeed(due, "materialize")
+    assert content_hashes(due) == content_hashes(extended)
+    assert_nothing_hangs(due)
+
+
+@pytest.mark.slow  # starts the Dagster UI twice
+def test_what_is_left_of_a_killed_ui_command_is_ended_by_the_next(due: HomeLayout, extended: HomeLayout) -> None:
+    with served(due) as ui:
+        add_cells_in_ui(ui, due)
+        family = children(ui.command.pid)
+        kill(ui.command.pid)
+        ui.command.wait(10)
+        with served(due) as second:
+            assert "ending what was left of an earlier Dagster UI" in second.command.said
+            assert not [child for child in family if is_alive(child)]
+    succeed(due, "materialize")
+    assert content_hashes(due) == content_hashes(extended)
+    assert_nothing_hangs(due)
+
+
+@pytest.mark.slow  # starts the Dagster UI and waits for its daemon to see the death: about a minute
+def test_a_killed_run_worker_of_the_ui(due: HomeLayout, extended: HomeLayout) -> None:
+    with served(due) as ui:
+        attempt = add_cells_in_ui(ui, due)
+        kill(attempt["pid"])
+        said = succeed(due, "materialize")
+        assert content_hashes(due) == content_hashes(extended), said
+        killed = finished_run(due, attempt["run_id"])
+        assert killed.is_failure
+        # Dagster starts a run whose process died once more; it ends like any other
+        wait_for(lambda: not unfinished_runs(due), "every run ends", timeout=180, every=1)
+        assert content_hashes(due) == content_hashes(extended)
+    assert_nothing_hangs(due)
+
+
+def unfinished_runs(layout: HomeLayout) -> list[str]:
+    """Return the ids of runs that have not ended."""
+    with instance_of(layout) as instance:
+        return [run.run_id for run in instance.get_runs() if not run.is_finished]

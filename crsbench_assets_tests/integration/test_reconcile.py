@@ -6,10 +6,11 @@ import shutil
 from pathlib import Path
 
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.loader import LoadingContextForTest
 
 from crsbench_assets.defs import build_definitions
 from crsbench_assets.orchestration.keys import asset_key
-from crsbench_assets.orchestration.partitions import PARTITIONS, dagster_key
+from crsbench_assets.orchestration.partitions import CELLS, dagster_key
 from crsbench_assets.planning.attempts import partitions
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.project import open_project
@@ -28,7 +29,7 @@ def test_everything_is_materialised_again_without_computing(filled: HomeLayout, 
     project = open_project(layout.root)
     graph = build_definitions().resolve_asset_graph()
     with instance_of(layout) as instance:
-        resolver = CachingStaleStatusResolver(instance, graph)
+        resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
         n_seen = 0
         for stage, key in partitions(project):
             for table in stage.tables:
@@ -43,7 +44,7 @@ def test_everything_is_materialised_again_without_computing(filled: HomeLayout, 
         assert n_seen == len(before)
         for name in ("encoder", "dataset"):
             assert set(instance.get_dynamic_partitions(name)) == set(getattr(project.registry, f"{name}s"))
-        assert PARTITIONS["cell"].get_partition_keys(dynamic_partitions_store=instance)
+        assert len(CELLS.get_partition_keys(dynamic_partitions_store=instance)) == 4
 
     assert "Reported 0 partition(s)" in succeed(layout, "reconcile")
     assert "Nothing to do" in succeed(layout, "materialize")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
 import duckdb
 import psutil
 import pytest
+from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from crsbench_assets.defs import build_definitions
+from crsbench_assets.orchestration.instance import environment
 from crsbench_assets.orchestration.resources import ProjectResource
 from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout
 from crsbench_assets_tests.integration.homes import (
@@ -74,7 +76,8 @@ def test_a_backfill_has_the_content_of_the_command_line(ui: DagsterUi, filled: H
     backfill_id = ui.backfill(CELL_TABLES, ["tiny-a|enc-c", "tiny-b|enc-c"])
     with instance_of(layout) as instance:
         tag = dg.RunsFilter(tags={"dagster/backfill": backfill_id})
-        runs = wait_for(lambda: len(instance.get_runs(tag)) == 2 and instance.get_runs(tag), "two runs", every=0.5)
+        wait_for(lambda: len(instance.get_runs(tag)) == 2, "two runs", every=0.5)
+        runs = instance.get_runs(tag)
     for run in runs:
         assert finished_run(layout, run.run_id).is_success
     assert {pointers(layout)[name].run_id for name in partitions_of(content_hashes(layout), "enc-c", "tiny-b")} <= {
@@ -115,6 +118,63 @@ def test_a_second_ui_is_refused_and_sigterm_ends_the_first(ui: DagsterUi) -> Non
     assert not [child for child in family if is_alive(child)]
     assert seconds < BAR_S, f"{seconds:.1f} s at a load of {psutil.getloadavg()[0]:.1f}"
     assert_nothing_hangs(layout)
+
+
+def tick(definitions: dg.Definitions, instance: dg.DagsterInstance) -> SensorExecutionData:
+    """Evaluate ``registry_sensor`` once, as the daemon does."""
+    context = dg.build_sensor_context(
+        instance=instance, repository_def=definitions.get_repository_def(), resources={"project": ProjectResource()}
+    )
+    return definitions.resolve_sensor_def("registry_sensor").evaluate_tick(context)
+
+
+def test_a_card_becomes_keys_then_cells_then_a_leaderboard(
+    filled: HomeLayout, extended: HomeLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the daemon does in minutes, tick by tick in this process."""
+    layout = copy_home(filled, tmp_path / "home")
+    for name, value in environment(layout).items():
+        monkeypatch.setenv(name, value)
+    definitions = build_definitions()
+    job = definitions.resolve_implicit_global_asset_job_def()
+    with instance_of(layout) as instance:
+        assert tick(definitions, instance).skip_message, "everything is current"
+        now = datetime.now(UTC)
+        quiet = dg.evaluate_automation_conditions(definitions, instance, evaluation_time=now)
+        add_encoder(layout, "enc-a")
+
+        keys = tick(definitions, instance)
+        assert not keys.run_requests
+        assert [(r.partitions_def_name, list(r.partition_keys)) for r in keys.dynamic_partitions_requests or ()] == [
+            ("encoder", ["enc-a"])
+        ]
+        instance.add_dynamic_partitions("encoder", ["enc-a"])
+
+        requests = tick(definitions, instance).run_requests or ()
+        assert {str(request.partition_key) for request in requests} == {"None", "tiny-a|enc-a", "tiny-b|enc-a"}
+        assert len({request.run_key for request in requests}) == len(requests)
+        for request in requests:
+            done = job.execute_in_process(
+                instance=instance,
+                asset_selection=list(request.asset_selection or ()),
+                partition_key=request.partition_key,
+                tags=request.tags,
+            )
+            assert done.success
+        assert tick(definitions, instance).skip_message, "the cells are asked for once"
+
+        changed = dg.evaluate_automation_conditions(
+            definitions, instance, cursor=quiet.cursor, evaluation_time=now + timedelta(minutes=6)
+        )
+        pooled = [
+            key for key in sorted(job.asset_layer.asset_graph.get_all_asset_keys()) if changed.get_num_requested(key)
+        ]
+        assert {key.path[-1] for key in pooled} >= {"crs_scores", "ranks", "warehouse"}
+        assert not {key.path[-1] for key in pooled} & set(CELL_TABLES), "cells are the planner's to ask for"
+        assert job.execute_in_process(instance=instance, asset_selection=pooled).success
+    assert content_hashes(layout) == content_hashes(extended)
+    assert set(leaderboard(layout)) == {"enc-a", "enc-b", "enc-c"}
+    assert None not in leaderboard(layout).values()
 
 
 def leaderboard(layout: HomeLayout) -> dict[str, float | None]:

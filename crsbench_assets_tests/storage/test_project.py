@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crsbench_assets.config.errors import ConfigError, CrsbenchError, StorageError
+from crsbench_assets.config.errors import CrsbenchError, StorageError
 from crsbench_assets.orchestration.resources import ProjectResource
 from crsbench_assets.planning.plan import CURRENT, plan
 from crsbench_assets.storage.files import read_json, replace_json
@@ -195,7 +195,7 @@ def test_a_run_works_from_its_snapshot(tiny_home: HomeLayout) -> None:
     assert list(open_project(tiny_home.root).registry.encoders) == ["alpha"]
     run = open_project(tiny_home.root, registry_hash=registry_hash)
     assert list(run.registry.encoders) == ["alpha", "beta"]
-    with pytest.raises(StorageError, match="The registry snapshot 0123 is not in .*: start the run again"):
+    with pytest.raises(StorageError, match=r"The registry snapshot 0123 is not in .*: start the run again"):
         read_snapshot(tiny_home, "0123")
 
 

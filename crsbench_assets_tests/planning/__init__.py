@@ -1,0 +1,1 @@
+"""Tests of the planner: what is missing or stale, and why."""

@@ -1,0 +1,1 @@
+"""Tests of one stage of one partition at work."""
