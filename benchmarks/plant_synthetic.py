@@ -9,7 +9,7 @@ A universe is a fresh draw of everything: it adds a suffix to the dataset's id, 
 are keyed. All encoders of a universe share its cohort, as they do in a demo, so scores can be formed within it.
 Definitions: protocol page, sections 2 to 7.
 
-The values in the cards come from the twelve universes of this command (about twelve minutes of one core)::
+The values in the cards come from the 14 universes of this command (about a quarter of an hour of one core)::
 
     nice python -m benchmarks.plant_synthetic --write
 """
@@ -32,11 +32,11 @@ from rich.table import Table
 
 from crsbench_assets.aggregates.axes import PRIMARY as PRIMARY_VARIANT
 from crsbench_assets.aggregates.axes import cell_axes
-from crsbench_assets.config.cards import DatasetCard, EncoderCard
+from crsbench_assets.config.cards import PRIMARY, DatasetCard, EncoderCard
 from crsbench_assets.config.ids import CLEAN, shift_condition
 from crsbench_assets.config.protocol import Protocol
 from crsbench_assets.config.registry import CATALOG, load_protocol, read_card
-from crsbench_assets.data.cohort import PRIMARY, Cohort, group_index, read_cohorts
+from crsbench_assets.data.cohort import Cohort, group_index, read_cohorts
 from crsbench_assets.data.splits import TEST, TRAIN, draw_splits, fraction_size, is_feasible
 from crsbench_assets.encoders.synthetic import SyntheticVectors
 from crsbench_assets.metrics.records import Record, measure_records
@@ -327,7 +327,7 @@ def write_planted(values: pl.DataFrame) -> None:
 def main() -> None:
     """Simulate the panel, show its planted scores, and write the planted values on request."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--universes", type=int, default=12, help="independent simulations of every cell")
+    parser.add_argument("--universes", type=int, default=14, help="independent simulations of every cell")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--write", action="store_true", help="store the planted values in the cards")
     arguments = parser.parse_args()

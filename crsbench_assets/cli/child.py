@@ -32,8 +32,13 @@ def main(home: str) -> None:
     from crsbench_assets.storage.layout import resolve_home
 
     layout = resolve_home(home)
+    try:
+        definitions = build_definitions()
+    except CrsbenchError as error:
+        _answer(answers, {"error": str(error)})
+        return
     with open_instance(layout) as instance:
-        executor = Executor(build_definitions(), instance, layout)
+        executor = Executor(definitions, instance, layout)
         _answer(answers, {"ready": True})
         while True:
             request = requests.get()

@@ -165,7 +165,9 @@ class Worker:
         log = layout.dagster / "logs"
         with storage_errors(log):
             log.mkdir(parents=True, exist_ok=True)
-            self._log = (log / f"materialize-{os.getpid()}.log").open("ab")
+            self._log = (log / f"materialize-{os.getpid()}.log").open("ab", buffering=0)
+            # a full disk shows here, and not as a child that ends without a word
+            self._log.write(f"a child of process {os.getpid()} starts\n".encode())
         threads = {name: str(n_threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
         environment = os.environ | threads | {"POLARS_MAX_THREADS": str(n_threads), HOME_VARIABLE: str(layout.root)}
         self.process = subprocess.Popen(
@@ -183,7 +185,10 @@ class Worker:
         """Send a request and return its answer, or None when the child died."""
         assert self.process.stdin is not None and self.process.stdout is not None
         if not self._is_ready:
-            self._is_ready = "ready" in self.process.stdout.readline()
+            first: dict[str, Any] = json.loads(self.process.stdout.readline() or "{}")
+            if "error" in first:
+                raise CrsbenchError(first["error"])
+            self._is_ready = "ready" in first
             if not self._is_ready and self.process.wait() != -signal.SIGKILL:
                 raise CrsbenchError(f"The process that executes Dagster runs cannot start; {self._log.name} says why.")
         try:

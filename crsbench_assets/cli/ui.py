@@ -45,9 +45,10 @@ def serve(project: Project, port: int) -> int:
             f"The Dagster UI of {layout.root} runs already (process {other.pid}): use that one, or end it with Ctrl-C."
         )
     end_leftovers(layout.dagster / UI_FILE)
-    _prepare_instance(layout)
     workspace = layout.dagster / "workspace.yaml"
+    # before the databases: a disk that refuses ends in a sentence here, and in SQLite's traceback there
     replace_bytes(workspace, WORKSPACE.encode())
+    _prepare_instance(layout)
     environment = os.environ | {
         HOME_VARIABLE: str(layout.root),
         "DAGSTER_HOME": str(layout.dagster),

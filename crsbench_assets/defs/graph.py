@@ -35,7 +35,6 @@ def _build() -> dg.Definitions:
     from crsbench_assets.orchestration.checks import stage_checks
     from crsbench_assets.orchestration.executors import executor
     from crsbench_assets.orchestration.keys import asset_key
-    from crsbench_assets.orchestration.partitions import CELLS
     from crsbench_assets.orchestration.resources import project_resources
     from crsbench_assets.planning.stages import EXTRACTION, STAGES, stages_of
 
@@ -55,14 +54,12 @@ def _build() -> dg.Definitions:
             dg.define_asset_job(
                 "extract_cells",
                 dg.AssetSelection.assets(*extraction),
-                partitions_def=CELLS,
                 tags={"crsbench/device": "gpu"},
                 description="The vectors of cells: the work that may need a GPU.",
             ),
             dg.define_asset_job(
                 "score_cells",
                 dg.AssetSelection.assets(*scoring),
-                partitions_def=CELLS,
                 description="Probes, metrics, aggregates and axes of cells whose vectors are there: CPU work.",
             ),
             sensors.reconcile,

@@ -56,7 +56,11 @@ def examine(layout: HomeLayout) -> list[Finding]:
         _warehouse,
     )
     for check in checks:
-        findings += check(project)
+        try:
+            findings += check(project)
+        except CrsbenchError as error:
+            name = check.__name__.strip("_").replace("_", " ")
+            findings.append(Finding(name, "blocker", str(error), "see the sentence"))
     return findings
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
+from crsbench_assets.storage.files import storage_errors
 from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout
 
 POOL_LIMITS = {"gpu": 1, "publish": 1}
@@ -41,7 +42,8 @@ def open_instance(layout: HomeLayout) -> Iterator[dg.DagsterInstance]:
 @contextmanager
 def _preparation_lock(layout: HomeLayout) -> Iterator[None]:
     """Let one process at a time make tables and pools: Dagster looks for a row, then inserts it, without a lock."""
-    handle = os.open(layout.dagster / ".crsbench.lock", os.O_CREAT | os.O_RDWR, 0o644)
+    with storage_errors(layout.dagster):
+        handle = os.open(layout.dagster / ".crsbench.lock", os.O_CREAT | os.O_RDWR, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -62,7 +62,7 @@ class FileFingerprints:
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
-        self._known: dict[str, dict[str, Any]] = read_json(cache) or {}
+        self._known = self._load()
 
     def fingerprint(self, path: str | Path, what: str) -> str:
         """Return the sha256 of a file.
@@ -90,6 +90,13 @@ class FileFingerprints:
         self._known[str(path)] = {"stamp": stamp, "sha256": digest}
         self._save()
         return digest
+
+    def _load(self) -> dict[str, dict[str, Any]]:
+        try:
+            known = read_json(self._cache)
+        except StorageError:
+            known = None  # damaged: the files are hashed again, and the cache is written anew
+        return known if isinstance(known, dict) else {}
 
     def _save(self) -> None:
         try:

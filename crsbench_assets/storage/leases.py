@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from crsbench_assets.config.errors import CrsbenchError, LeaseHeldError
+from crsbench_assets.config.errors import CrsbenchError, LeaseHeldError, StorageError
 from crsbench_assets.storage.files import read_json, replace_json, storage_errors
 from crsbench_assets.storage.processes import ProcessIdentity, this_process
 
@@ -61,9 +61,18 @@ class Attempt:
 
 
 def read_attempt(folder: Path | str) -> Attempt | None:
-    """Return the last attempt of a partition that did not end in a commit, or None."""
+    """Return the last attempt of a partition that did not end in a commit, or None.
+
+    Raises:
+        StorageError: the file holds no attempt.
+    """
     value = read_json(f"{folder}/{ATTEMPT_FILE}")
-    return None if value is None else Attempt(**value)
+    try:
+        return None if value is None else Attempt(**value)
+    except TypeError as error:
+        raise StorageError(
+            f"{folder}/{ATTEMPT_FILE} is damaged (no attempt of this version): remove it once nobody computes there."
+        ) from error
 
 
 @contextmanager

@@ -279,7 +279,7 @@ def test_a_wrong_option_is_the_usage(crsbench: Command) -> None:
 def test_a_disk_that_refuses_is_one_sentence(crsbench: Command, disk: Disk, arguments: Arguments, state: str) -> None:
     if not can_mount():
         pytest.skip("needs a disk of its own: run as root on Linux")
-    _ = disk.make_read_only() if state == "read-only" else disk.fill()
+    {"read-only": disk.make_read_only, "full": disk.fill}[state]()
     before = file_bytes(disk.layout.lake)
     expected = "cannot be written: Read-only file system" if state == "read-only" else "The disk is full"
     assert expected in sentence(crsbench(*arguments, home=disk.layout))
@@ -288,6 +288,13 @@ def test_a_disk_that_refuses_is_one_sentence(crsbench: Command, disk: Disk, argu
         assert (crsbench(*looking, home=disk.layout)).code == 0
     rows = crsbench("sql", "SELECT count(*) AS n FROM run_records", "--format", "csv", home=disk.layout)
     assert rows.out.split() == ["n", "24"]
+
+
+def test_an_executor_that_is_none(crsbench: Command, computed_home: HomeLayout) -> None:
+    settings = computed_home.settings.read_text(encoding="utf-8")
+    computed_home.settings.write_text(f"{settings}executor: nonsense\n", encoding="utf-8")
+    said = sentence(crsbench("materialize", "--force", home=computed_home))
+    assert "crsbench.yaml: executor 'nonsense' cannot be loaded" in said
 
 
 def test_the_installed_command_ends_with_the_same_code(tmp_path: Path) -> None:

@@ -72,12 +72,16 @@ def snapshot(definitions: dg.Definitions) -> dict[str, Any]:
         if not job.name.startswith("__")
     }
     repository = definitions.get_repository_def()
+
+    def resolved(selection: dg.AssetSelection | None) -> set[dg.AssetKey]:
+        return set() if selection is None else set(selection.resolve(graph))
+
     sensors = {
         sensor.name: {
             "type": sensor.sensor_type.value,
             "status": sensor.default_status.value,
             "seconds": sensor.minimum_interval_seconds,
-            "assets": sorted(key.to_user_string() for key in sensor.asset_selection.resolve(graph)),
+            "assets": sorted(key.to_user_string() for key in resolved(sensor.asset_selection)),
         }
         for sensor in repository.sensor_defs
     }

@@ -447,7 +447,9 @@ def table_rows(layout: HomeLayout, table: str) -> pl.DataFrame:
         name for name, pointer in pointers(layout).items() if name.split("/")[0] == table and pointer.status == "ok"
     ]
     keys = [tuple(part.split("=")[1] for part in name.split("/")[1:]) for name in names]
-    return pl.concat([spec.empty(), *(lake.read(table, key) for key in keys)]).sort(dict.fromkeys((*spec.grain_key, *spec.key)))
+    return pl.concat([spec.empty(), *(lake.read(table, key) for key in keys)]).sort(
+        list(dict.fromkeys((*spec.grain_key, *spec.key)))
+    )
 
 
 def exact_rows(frame: pl.DataFrame) -> list[tuple[object, ...]]:

@@ -61,17 +61,14 @@ class Home:
         contents = {name: value for name, value in pointer.stage_contents.items() if name != table}
         lake.commit(table, key, changed, Provenance(pointer.inputs_hash, pointer.inputs, 0.0, None, contents))
 
-    def failed_checks(self, table: str) -> set[str]:
-        """Return the names of the checks of a table whose last evaluation failed."""
+    def failed_checks(self, run_id: str) -> set[tuple[str, str]]:
+        """Return (table, check) of every check that failed in a run."""
         failed = set()
-        for record in self.instance.get_event_records(
-            dg.EventRecordsFilter(dg.DagsterEventType.ASSET_CHECK_EVALUATION), limit=200
-        ):
-            event = record.event_log_entry.dagster_event
-            assert event is not None
-            evaluation = event.asset_check_evaluation_data
-            if evaluation.asset_key == asset_key(table) and not evaluation.passed:
-                failed.add(evaluation.check_name)
+        for record in self.instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION):
+            assert record.dagster_event is not None
+            evaluation = record.dagster_event.asset_check_evaluation_data
+            if not evaluation.passed:
+                failed.add((evaluation.asset_key.path[-1], evaluation.check_name))
         return failed
 
 
@@ -129,12 +126,11 @@ def test_one_image_without_a_vector_fails_its_cell_alone(filled: HomeLayout, tmp
 def test_a_leak_between_splits_fails_its_check(home: Home) -> None:
     tables = stage_named("split").tables
     assert "error" not in home.run("dataset", ("tiny-a",), *tables)
-    assert home.failed_checks("leakage_violations") == set()
     constants = home_row(home, "leakage_violations")
     home.alter("leakage_violations", ("tiny-a",), row=constants)
     answer = home.run("dataset", ("tiny-a",), *tables)
-    assert "no_leakage of leakage_violations" in answer["error"]
-    assert home.failed_checks("leakage_violations") == {"no_leakage"}
+    assert answer["error"].startswith("check no_leakage of leakage_violations failed: 1 row(s), first: ")
+    assert home.failed_checks(answer["run_id"]) == {("leakage_violations", "no_leakage")}
 
 
 def home_row(home: Home, table: str) -> dict[str, object]:
@@ -154,7 +150,7 @@ def test_a_probe_that_did_not_converge_stops_the_cell(home: Home) -> None:
     before = pointers(home.layout)
     answer = home.run("cell", key, *CELL_TABLES)
     assert "check converged of probe_fits failed" in answer["error"] and "not converged" in answer["error"]
-    assert home.failed_checks("probe_fits") == {"converged"}
+    assert home.failed_checks(answer["run_id"]) == {("probe_fits", "converged")}
     assert pointers(home.layout) == before
     steps = {e.step_key for e in home.instance.all_logs(answer["run_id"], of_type=dg.DagsterEventType.STEP_SUCCESS)}
     assert {"extract", "probe"} <= steps and not steps & {"measure", "aggregate", "derive_axes"}
@@ -170,7 +166,7 @@ def test_a_frozen_score_that_moved_by_one_bit_is_not_published(home: Home) -> No
     )
     answer = home.run("whole", (), *tables)
     assert "check frozen_scores_unchanged of crs_scores failed: enc-c against base-" in answer["error"]
-    assert home.failed_checks("crs_scores") == {"frozen_scores_unchanged"}
+    assert home.failed_checks(answer["run_id"]) == {("crs_scores", "frozen_scores_unchanged")}
     assert home.layout.warehouse.readlink() == snapshot, "the last good snapshot stays"
 
     # the same numbers computed again pass, and are published

@@ -13,6 +13,7 @@ import dagster as dg
 import duckdb
 import psutil
 import pytest
+from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from crsbench_assets.defs import build_definitions
@@ -125,7 +126,8 @@ def tick(definitions: dg.Definitions, instance: dg.DagsterInstance) -> SensorExe
     context = dg.build_sensor_context(
         instance=instance, repository_def=definitions.get_repository_def(), resources={"project": ProjectResource()}
     )
-    return definitions.resolve_sensor_def("registry_sensor").evaluate_tick(context)
+    with partition_loading_context(dynamic_partitions_store=instance):
+        return definitions.resolve_sensor_def("registry_sensor").evaluate_tick(context)
 
 
 def test_a_card_becomes_keys_then_cells_then_a_leaderboard(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from crsbench_assets.config.settings import edit_list
-from crsbench_assets.operations import doctor
 from crsbench_assets.operations.doctor import Finding, examine
 from crsbench_assets.operations.homes import restore_dagster_folder
 from crsbench_assets.storage.layout import HomeLayout
@@ -69,6 +69,13 @@ def test_keys_that_the_user_took_out_of_dagster_yaml(tiny_home: HomeLayout) -> N
     assert finding(tiny_home, "dagster.yaml").verdict == "ok"
 
 
+def test_a_check_that_cannot_run_is_a_finding(tiny_home: HomeLayout) -> None:
+    (tiny_home.dagster / "dagster.yaml").write_text("concurrency: [\n", encoding="utf-8")
+    assert blockers(tiny_home) == ["dagster yaml"]
+    assert "is not valid YAML" in finding(tiny_home, "dagster yaml").found
+    assert finding(tiny_home, "cohort tiny").verdict == "ok", "the other checks run"
+
+
 def test_files_that_are_not_there(tiny_home: HomeLayout) -> None:
     (tiny_home.root / "files" / "labels.csv").unlink()
     (tiny_home.root / "files" / "alpha.parquet").unlink()
@@ -96,7 +103,7 @@ def test_a_source_without_images_needs_no_root(tiny_home: HomeLayout) -> None:
 @pytest.mark.parametrize(("free", "verdict"), [(1e12, "ok"), (5e9, "warning"), (1e8, "blocker")])
 def test_space(tiny_home: HomeLayout, monkeypatch: pytest.MonkeyPatch, free: float, verdict: str) -> None:
     usage = type("Usage", (), {"free": free})
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     assert finding(tiny_home, "disk").verdict == verdict
 
 

@@ -126,6 +126,15 @@ def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
     assert len(FileFingerprints(tmp_path / "cache" / "f.json").fingerprint(path, "vectors")) == 64
 
 
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff"])
+def test_a_damaged_cache_is_written_anew(tmp_path: Path, content: bytes) -> None:
+    path, cache = tmp_path / "vectors.parquet", tmp_path / "f.json"
+    path.write_bytes(b"one")
+    cache.write_bytes(content)
+    fingerprint = FileFingerprints(cache).fingerprint(path, "vectors")
+    assert fingerprint in cache.read_text(encoding="utf-8")
+
+
 def test_a_file_that_is_gone_is_named_with_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"manifest of 'tiny': .*gone\.csv cannot be read \(No such file"):
         FileFingerprints(tmp_path / "f.json").fingerprint(tmp_path / "gone.csv", "manifest of 'tiny'")

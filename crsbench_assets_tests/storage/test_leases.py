@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crsbench_assets.config.errors import LeaseHeldError, StageError
+from crsbench_assets.config.errors import LeaseHeldError, StageError, StorageError
 from crsbench_assets.storage import leases
 from crsbench_assets.storage.files import replace_json
 from crsbench_assets.storage.leases import ATTEMPT_FILE, FOREIGN_TIMEOUT_S, Attempt, lease, mark_died, read_attempt
@@ -165,6 +165,13 @@ def test_who_lost_the_lease_does_not_touch_the_next_one(tmp_path: Path) -> None:
     assert read_attempt(tmp_path) == other
     leases.release(tmp_path, replace(other, token="not the one"))
     assert read_attempt(tmp_path) == other
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"{", b'{"token": "t", "colour": "red"}'])
+def test_a_damaged_attempt_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ATTEMPT_FILE).write_bytes(content)
+    with pytest.raises(StorageError, match=r"_attempt\.json is damaged .*remove it"):
+        read_attempt(tmp_path)
 
 
 def test_of_eight_processes_exactly_one_wins(tmp_path: Path) -> None:
