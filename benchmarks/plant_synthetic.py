@@ -34,7 +34,7 @@ from crsbench_assets.aggregates.axes import PRIMARY as PRIMARY_VARIANT
 from crsbench_assets.aggregates.axes import cell_axes
 from crsbench_assets.config.cards import PRIMARY, DatasetCard, EncoderCard
 from crsbench_assets.config.ids import CLEAN, shift_condition
-from crsbench_assets.config.protocol import Protocol
+from crsbench_assets.config.protocol import AXES, Protocol
 from crsbench_assets.config.registry import CATALOG, load_protocol, read_card
 from crsbench_assets.data.cohort import Cohort, group_index, read_cohorts
 from crsbench_assets.data.splits import TEST, TRAIN, draw_splits, fraction_size, is_feasible
@@ -44,7 +44,6 @@ from crsbench_assets.probes.fit import ProbeInputs, fit_cell
 from crsbench_assets.scores.crs import crs_scores
 from crsbench_assets.scores.panel import PanelConditions, freeze
 from crsbench_assets.scores.profile import AXIS_VALUES_SCHEMA, ENCODERS_SCHEMA
-from crsbench_assets.tables.scores import AXES
 from crsbench_assets.worker.cell_stages import logits_matrix
 
 PANEL = CATALOG / "panels" / "synthetic15"

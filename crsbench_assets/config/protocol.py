@@ -10,10 +10,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.ids import CLEAN, ID_PATTERN, ID_RULE, corruption_condition, shift_condition
+
+AXES = ("discrimination", "calibration", "label_efficiency", "robustness")
+"""The four axes, in the order of every profile."""
 
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
@@ -77,8 +80,18 @@ class ScoreRules(_Section):
     dominance_weight: float
     balance_weight: float
     worst_weight: float
-    axis_weights: dict[str, float]
+    axis_weights: dict[str, Annotated[float, Field(ge=0.0)]]
     degenerate_range: float
+
+    @model_validator(mode="after")
+    def _weights_are_shares(self) -> ScoreRules:
+        if sorted(self.axis_weights) != sorted(AXES):
+            raise ValueError(f"axis_weights needs exactly the axes {', '.join(AXES)}")
+        components = (self.dominance_weight, self.balance_weight, self.worst_weight)
+        for name, weights in (("axis_weights", self.axis_weights.values()), ("component weights", components)):
+            if min(weights) < 0 or abs(sum(weights) - 1.0) > 1e-9:
+                raise ValueError(f"{name} must be at least 0 and sum to 1, found {sum(weights):g}")
+        return self
 
 
 class Protocol(_Section):

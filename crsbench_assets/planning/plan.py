@@ -15,7 +15,7 @@ from crsbench_assets.config.cards import IMAGE_KINDS
 from crsbench_assets.config.cells import Cell, GridCounts, cells, grid_counts
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.planning.inputs import Inputs, InputsHasher
-from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, StageSpec
+from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, StageSpec, stages_of
 from crsbench_assets.storage.lake import Pointer
 from crsbench_assets.storage.layout import PartitionKey
 from crsbench_assets.storage.leases import Attempt
@@ -257,15 +257,38 @@ def upstream_contents(
         key: the reading partition.
         pointer_of: (table, partition) -> pointer of the last table of that table's stage.
     """
-    contents: dict[str, list[tuple[PartitionKey, str]]] = {}
-    for table in stage.reads:
-        found = []
-        for part in upstream_partitions(project, stage, table, key):
-            pointer = pointer_of(table, part)
-            if pointer is not None and pointer.status == "ok":
-                found.append((part, pointer.stage_contents[table]))
-        contents[table] = found
-    return contents
+    return {
+        table: [
+            (part, pointer.stage_contents[table])
+            for part, pointer in upstream_results(project, stage, table, key, pointer_of)
+            if table in pointer.stage_contents
+        ]
+        for table in stage.reads
+    }
+
+
+def upstream_results(
+    project: Project, stage: StageSpec, table: str, key: PartitionKey, pointer_of: PointerLookup
+) -> list[tuple[PartitionKey, Pointer]]:
+    """Return the partitions of ``table`` with results that one partition of ``stage`` reads, sorted.
+
+    Of a cell that failed in any stage, a pooled stage reads nothing: what was computed before it failed speaks of
+    inputs that are gone.
+    """
+    found = []
+    for part in upstream_partitions(project, stage, table, key):
+        pointer = pointer_of(table, part)
+        if pointer is None or pointer.status != "ok":
+            continue
+        if stage.grain == "whole" and STAGE_OF_TABLE[table].grain == "cell" and _has_failed(part, pointer_of):
+            continue
+        found.append((part, pointer))
+    return found
+
+
+def _has_failed(cell: PartitionKey, pointer_of: PointerLookup) -> bool:
+    pointers = (pointer_of(stage.last_table, cell) for stage in stages_of("cell"))
+    return any(pointer is not None and pointer.status == "failed" for pointer in pointers)
 
 
 def lake_pointers(project: Project) -> PointerLookup:

@@ -88,7 +88,7 @@ STAGES: tuple[StageSpec, ...] = (
         "split",
         group="data",
         tables=("leakage_violations", "dataset_statistics", "splits"),
-        reads=("images", "quarantine"),
+        reads=("images",),
         protocol_fields=("seeds", "splits", "label_fractions"),
         settings_fields=("caps",),
         external=("cohort_files",),

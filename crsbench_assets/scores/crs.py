@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.hashes import content_hash
-from crsbench_assets.config.protocol import Protocol, ScoreRules
+from crsbench_assets.config.protocol import AXES, Protocol, ScoreRules
 from crsbench_assets.scores.components import (
     balance,
     clinical_reliability_score,
@@ -34,7 +34,7 @@ from crsbench_assets.scores.components import (
 )
 from crsbench_assets.scores.panel import Panel
 from crsbench_assets.scores.profile import values_by_cell
-from crsbench_assets.tables.scores import AXES, SCORE_TABLES
+from crsbench_assets.tables.scores import SCORE_TABLES
 
 _SCHEMAS = {spec.name: spec.polars_schema() for spec in SCORE_TABLES}
 

@@ -20,10 +20,10 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.ids import check_id
-from crsbench_assets.config.protocol import ScoreRules
+from crsbench_assets.config.protocol import AXES, ScoreRules
 from crsbench_assets.config.settings import LabelPolicy
 from crsbench_assets.scores.profile import CellValues, RobustnessVariant, values_by_cell
-from crsbench_assets.tables.scores import AXES, SCORE_TABLES
+from crsbench_assets.tables.scores import SCORE_TABLES
 
 PROVISIONAL = "provisional"
 """Id of the cohort that scores use until a panel is frozen."""

@@ -122,7 +122,7 @@ def write_snapshot(project: Project) -> str:
         wanted = {"protocol": registry.protocol.id, **_lock_of(registry)}
         if {key: locked.get(key) for key in wanted} != wanted:
             replace_json(layout.layout_file, {**locked, **wanted})
-        known = read_json(layout.identities) or {}
+        known = _known_identities(layout)
         merged = {**_identities(registry), **known}
         if merged != known:
             replace_json(layout.identities, merged)
@@ -187,8 +187,18 @@ def _identities(registry: Registry) -> dict[str, str]:
     return encoders | datasets
 
 
+def _known_identities(layout: HomeLayout) -> dict[str, Any]:
+    try:
+        return read_json(layout.identities) or {}
+    except StorageError as error:
+        raise StorageError(
+            f"{layout.identities} is damaged, so it is unknown what each id stood for: restore it from a backup. "
+            "Without one, remove it only if no card changed since."
+        ) from error
+
+
 def _check_identities(layout: HomeLayout, registry: Registry) -> None:
-    known: dict[str, Any] = read_json(layout.identities) or {}
+    known = _known_identities(layout)
     for name, identity in _identities(registry).items():
         if known.get(name, identity) != identity:
             kind, identifier = name.split()

@@ -542,9 +542,7 @@ def _contents(partitions: Sequence[Partition], cells: Iterable[CellStatus]) -> s
     )
 
 
-def _write_record(
-    layout: HomeLayout, path: Path, number: int, partitions: Sequence[Partition], contents: str
-) -> None:
+def _write_record(layout: HomeLayout, path: Path, number: int, partitions: Sequence[Partition], contents: str) -> None:
     status = path.stat()
     files = [
         name.removeprefix(f"{layout.lake}/")

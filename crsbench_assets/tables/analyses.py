@@ -11,6 +11,7 @@ of them. An id that does not apply is the empty text, because a key is never NUL
 
 from __future__ import annotations
 
+from crsbench_assets.config.protocol import AXES
 from crsbench_assets.tables.columns import (
     AXIS,
     CENTRING,
@@ -37,7 +38,6 @@ from crsbench_assets.tables.columns import (
     metric,
 )
 from crsbench_assets.tables.schema import ColumnSpec, TableSpec
-from crsbench_assets.tables.scores import AXES
 
 _AXIS_WEIGHTS = tuple(
     ColumnSpec(f"weight_{axis}", "real", f"Weight of {axis}; the four sum to 1", low=0, high=1) for axis in AXES

@@ -5,6 +5,7 @@ What lives here: their shapes. What stays out: the score itself (``scores``). So
 
 from __future__ import annotations
 
+from crsbench_assets.config.protocol import AXES
 from crsbench_assets.tables.columns import (
     DATASET_ID,
     ENCODER_ID,
@@ -17,9 +18,6 @@ from crsbench_assets.tables.columns import (
     metric,
 )
 from crsbench_assets.tables.schema import ColumnSpec, TableSpec
-
-AXES = ("discrimination", "calibration", "label_efficiency", "robustness")
-"""The four axes, in the order of every profile."""
 
 _AXIS = ColumnSpec("axis", "text", "One of the four axes")
 _PROFILE = tuple(

@@ -15,7 +15,7 @@ from crsbench_assets.config.cards import DatasetCard, EncoderCard
 from crsbench_assets.config.errors import StorageError
 from crsbench_assets.config.protocol import Protocol
 from crsbench_assets.planning.inputs import split_key
-from crsbench_assets.planning.plan import upstream_key, upstream_partitions
+from crsbench_assets.planning.plan import lake_pointers, upstream_key, upstream_results
 from crsbench_assets.planning.stages import STAGE_OF_TABLE, StageSpec
 from crsbench_assets.storage.layout import PartitionKey
 from crsbench_assets.storage.project import Project
@@ -91,13 +91,9 @@ class StageContext:
         from crsbench_assets.tables.registry import TABLES
 
         self._check_declared(table)
-        lake = self.project.lake
-        frames = [TABLES[table].empty()]
-        for part in upstream_partitions(self.project, self.stage, table, self.key):
-            pointer = lake.pointer(table, part)
-            if pointer is not None and pointer.status == "ok":
-                frames.append(lake.read(table, part))
-        return pl.concat(frames)
+        parts = upstream_results(self.project, self.stage, table, self.key, lake_pointers(self.project))
+        rows = [self.project.lake.read(table, part) for part, _ in parts]
+        return pl.concat([TABLES[table].empty(), *rows])
 
     def _check_declared(self, table: str) -> None:
         if table not in self.stage.reads:

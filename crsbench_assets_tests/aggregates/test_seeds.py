@@ -95,9 +95,7 @@ def test_single_seed_has_no_spread() -> None:
 
 def test_one_sorted_row_per_fraction_and_condition() -> None:
     keys = [(1.0, "clean"), (0.1, "jpeg-s1"), (0.1, "clean")]
-    rows = [
-        {"seed": s, "label_fraction": f, "condition_id": c, "macro_auroc": f / 2} for s in (0, 1) for f, c in keys
-    ]
+    rows = [{"seed": s, "label_fraction": f, "condition_id": c, "macro_auroc": f / 2} for s in (0, 1) for f, c in keys]
     frame = seed_aggregates(records(*rows), (0, 1))
     assert frame.select("label_fraction", "condition_id").rows() == sorted(keys)
     assert frame["macro_auroc_mean"].to_list() == [0.05, 0.05, 0.5]

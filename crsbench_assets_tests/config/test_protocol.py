@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from crsbench_assets.config.errors import ConfigError
-from crsbench_assets.config.protocol import Protocol
+from crsbench_assets.config.protocol import AXES, Protocol
 from crsbench_assets.config.registry import CATALOG, load_protocol
 from crsbench_assets.config.yaml_files import parse_model
 from crsbench_assets_tests.fixtures import PROTOCOL
@@ -50,7 +50,7 @@ def test_comments_order_description_and_notes_change_nothing(tmp_path: Path) -> 
         ("splits", "test_fraction", 0.21),
         ("metrics", "ece_bins", 10),
         ("axes", "shift_weight", 0.4),
-        ("scores", "worst_weight", 0.1),
+        ("scores", "degenerate_range", 1e-9),
         ("corruptions", "severities", [1, 3, 4]),
     ],
 )
@@ -58,6 +58,21 @@ def test_a_number_changes_the_hash(section: str, field: str, value: Any) -> None
     content = yaml.safe_load((CATALOG / "protocols" / "crs-1.yaml").read_text(encoding="utf-8"))
     content[section][field] = value
     assert parse_model(Protocol, content, "x").hash[:12] != CRS_1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("worst_weight", 0.1, "component weights must be at least 0 and sum to 1, found 0.9"),
+        ("axis_weights", {"discrimination": 1.0}, "axis_weights needs exactly the axes discrimination, calibration"),
+        ("axis_weights", dict.fromkeys(AXES, 0.3), "axis_weights must be at least 0 and sum to 1, found 1.2"),
+    ],
+)
+def test_weights_of_the_score_are_shares(field: str, value: Any, sentence: str) -> None:
+    content = yaml.safe_load((CATALOG / "protocols" / "crs-1.yaml").read_text(encoding="utf-8"))
+    content["scores"][field] = value
+    with pytest.raises(ConfigError, match=sentence):
+        parse_model(Protocol, content, "x")
 
 
 def test_the_order_of_seeds_is_content() -> None:

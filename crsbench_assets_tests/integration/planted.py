@@ -9,10 +9,9 @@ from __future__ import annotations
 import polars as pl
 
 from benchmarks.plant_synthetic import encoders_frame, panel_scores
-from crsbench_assets.config.protocol import Protocol
+from crsbench_assets.config.protocol import AXES, Protocol
 from crsbench_assets.config.registry import Registry
 from crsbench_assets.scores.profile import AXIS_VALUES_SCHEMA, axis_values
-from crsbench_assets.tables.scores import AXES
 
 
 def planted_deviations(registry: Registry, cell_axes: pl.DataFrame) -> pl.DataFrame:

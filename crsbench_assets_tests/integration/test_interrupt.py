@@ -24,7 +24,6 @@ from crsbench_assets_tests.integration.homes import (
     add_encoder,
     assert_nothing_hangs,
     children,
-    content_hashes,
     copy_home,
     instance_of,
     is_alive,
@@ -62,15 +61,13 @@ def assert_ends_at_once(command: Command, number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_while_computing(due: HomeLayout, extended: HomeLayout, number: signal.Signals) -> None:
+def test_while_computing(due: HomeLayout, number: signal.Signals) -> None:
     with started(due, "materialize") as command:
         wait_for(lambda: running_attempt(due), "a cell is being computed")
         assert_ends_at_once(command, number)
     assert running_attempt(due) is None, "nobody waits for what was cut off"
-    if number is signal.SIGINT:
-        succeed(due, "materialize")
-        assert content_hashes(due) == content_hashes(extended)
-        assert_nothing_hangs(due)
+    assert "marked failed" in succeed(due, "status")
+    assert_nothing_hangs(due)
 
 
 def test_while_waiting_for_a_pool_slot(due: HomeLayout) -> None:

@@ -16,11 +16,10 @@ import pytest
 from benchmarks.plant_synthetic import SplitCohort, panel_cards, simulated_axes, split_cohort
 from crsbench_assets.config.cards import EncoderCard, SyntheticCell
 from crsbench_assets.config.cells import cells
-from crsbench_assets.config.protocol import Protocol
+from crsbench_assets.config.protocol import AXES, Protocol
 from crsbench_assets.config.registry import Registry, load_protocol
 from crsbench_assets.config.settings import Settings
 from crsbench_assets.encoders.synthetic import SyntheticVectors
-from crsbench_assets.tables.scores import AXES
 from crsbench_assets_tests.integration.planted import planted_deviations, planted_order
 
 BASE = {"signal": 1.6, "n_nuisance": 6, "norm_spread": 0.4, "fragility": 0.4}

@@ -47,5 +47,5 @@ def test_everything_is_materialised_again_without_computing(filled: HomeLayout, 
         assert len(CELLS.get_partition_keys(dynamic_partitions_store=instance)) == 4
 
     assert "Reported 0 partition(s)" in succeed(layout, "reconcile")
-    assert "Nothing to do" in succeed(layout, "materialize")
-    assert pointers(layout) == before
+    succeed(layout, "materialize")
+    assert pointers(layout) == before, "a moved home is published again, and nothing else"

@@ -72,6 +72,7 @@ def test_a_cell_launched_in_the_ui_has_the_content_of_the_command_line(ui: Dagst
     assert content_hashes(layout) == content_hashes(filled)
 
 
+@pytest.mark.slow  # the daemon looks for backfills every half minute
 def test_a_backfill_has_the_content_of_the_command_line(ui: DagsterUi, filled: HomeLayout) -> None:
     layout = home_of(ui)
     backfill_id = ui.backfill(CELL_TABLES, ["tiny-a|enc-c", "tiny-b|enc-c"])

@@ -85,9 +85,7 @@ def test_debiased_by_hand():
     # mean y 1: squared gap .25, variance 0 -> root .5
     p = np.full((4, 2), 0.5)
     y = np.array([[1, 1], [1, 1], [1, 1], [0, 1]], dtype=np.int8)
-    assert debiased_calibration_error(equal_width_bins(p, y, 1)).tolist() == pytest.approx(
-        [0.0, 0.5], abs=1e-8
-    )
+    assert debiased_calibration_error(equal_width_bins(p, y, 1)).tolist() == pytest.approx([0.0, 0.5], abs=1e-8)
 
 
 def test_debiased_estimate_is_nearer_the_truth_than_the_plug_in():

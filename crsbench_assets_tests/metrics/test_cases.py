@@ -91,9 +91,7 @@ def test_adaptive_ece_does_not_depend_on_the_order_of_ties():
 @pytest.mark.parametrize("k", range(16))
 def test_probability_on_a_bin_edge(k):
     labels = np.zeros((1, 1), dtype=np.int8)
-    expected_bin = max(
-        k - 1, 0
-    )  # counted from 0: p = k / 15 is the right edge of bin k - 1, and 0 is in the first
+    expected_bin = max(k - 1, 0)  # counted from 0: p = k / 15 is the right edge of bin k - 1, and 0 is in the first
     p = np.array([[k / 15]])
     assert bin_indices(p, labels, 15)[0, 0] == expected_bin
     if 0 < k < 15:

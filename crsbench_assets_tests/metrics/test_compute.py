@@ -97,9 +97,7 @@ def test_two_class_auroc_does_not_suffer_from_saturated_probabilities():
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    st.integers(1, 30), st.integers(2, 5), st.integers(0, 10_000), st.sampled_from(["ordinal", "multi_label"])
-)
+@given(st.integers(1, 30), st.integers(2, 5), st.integers(0, 10_000), st.sampled_from(["ordinal", "multi_label"]))
 def test_every_value_is_in_its_range_or_none_with_a_reason(n, k, seed, task):  # fmt: skip
     make = _multi if task == "multi_label" else _single
     logits, labels = make(n, k, seed)
@@ -110,9 +108,7 @@ def test_every_value_is_in_its_range_or_none_with_a_reason(n, k, seed, task):  #
         value = getattr(record, spec.name)
         if value is not None:
             assert type(value) is float
-            assert spec.low - 1e-12 <= value <= (np.inf if spec.high is None else spec.high + 1e-12), (
-                spec.name
-            )
+            assert spec.low - 1e-12 <= value <= (np.inf if spec.high is None else spec.high + 1e-12), spec.name
     assert (record.reason is None) == (record.macro_auroc is not None and record.ece is not None)
     for row in record.labels:
         assert (row.auroc is None) == (row.auroc_reason is not None)
@@ -131,9 +127,7 @@ def test_order_and_duplication_of_images_change_nothing(make, task):
         for spec in RATES:
             if spec.name == "ece_debiased" and len(images) > 80:
                 continue  # it estimates a variance, which twice the images halve
-            assert getattr(other, spec.name) == pytest.approx(getattr(record, spec.name), abs=1e-12), (
-                spec.name
-            )
+            assert getattr(other, spec.name) == pytest.approx(getattr(record, spec.name), abs=1e-12), spec.name
 
 
 def test_relabelling_classes_permutes_the_labels_and_keeps_the_record():
@@ -197,9 +191,7 @@ def test_test_set_of_one_class():
 
 @pytest.mark.parametrize("task", ["single_label", "ordinal", "multi_label"])
 def test_no_images(task):
-    record = record_metrics(
-        np.empty((0, 3)), np.empty((0, 3), np.int8), task, groups=np.empty(0, int), n_bins=15
-    )
+    record = record_metrics(np.empty((0, 3)), np.empty((0, 3), np.int8), task, groups=np.empty(0, int), n_bins=15)
     assert (record.n, record.reason) == (0, "no_images")
     assert all(getattr(record, spec.name) is None for spec in RATES)
     assert {row.auroc_reason for row in record.labels} == {"no_images"}
@@ -208,9 +200,7 @@ def test_no_images(task):
 
 def test_counts_of_a_label():
     labels = np.array([[1], [1], [1], [0], [-1]], dtype=np.int8)
-    record = record_metrics(
-        np.zeros((5, 1)), labels, "multi_label", groups=np.array([7, 7, 2, 2, 0]), n_bins=15
-    )
+    record = record_metrics(np.zeros((5, 1)), labels, "multi_label", groups=np.array([7, 7, 2, 2, 0]), n_bins=15)
     row = record.labels[0]
     assert (row.n_pos, row.n_neg, row.n_groups_pos, record.n) == (3, 1, 2, 5)
 
@@ -232,9 +222,7 @@ def test_reliability_bins_add_up_to_the_errors(make, task):
 
     def error(class_index):
         bins = [row for row in rows if row.class_index == class_index]
-        return sum(row.n * abs(row.mean_label - row.mean_confidence) for row in bins) / sum(
-            row.n for row in bins
-        )
+        return sum(row.n * abs(row.mean_label - row.mean_confidence) for row in bins) / sum(row.n for row in bins)
 
     for c in range(3):
         assert error(c) == pytest.approx(record.labels[c].ece, abs=1e-12)

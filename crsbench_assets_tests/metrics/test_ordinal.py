@@ -31,9 +31,7 @@ def test_agrees_with_scikit_learn(pairs):
         expected = cohen_kappa_score(truth, predicted, labels=range(5), weights="quadratic")
         assert kappa == pytest.approx(expected, abs=1e-9)
         assert -1.0 <= kappa <= 1.0
-    assert ordinal_mean_absolute_error(truth, predicted) == pytest.approx(
-        mean_absolute_error(truth, predicted)
-    )
+    assert ordinal_mean_absolute_error(truth, predicted) == pytest.approx(mean_absolute_error(truth, predicted))
 
 
 def test_limits():

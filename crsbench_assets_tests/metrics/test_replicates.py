@@ -96,17 +96,13 @@ def test_resampling_whole_groups_is_wider_than_resampling_images():
     labels = np.repeat(rng.integers(0, 2, 60), 10)[:, None].astype(np.int8)
     logits = labels + np.repeat(rng.normal(size=60), 10)[:, None] + 0.1 * rng.normal(size=(600, 1))
     by_group = auroc_replicates(logits, labels, "multi_label", groups, group_weights("demo", 60, 500))
-    by_image = auroc_replicates(
-        logits, labels, "multi_label", np.arange(600), group_weights("demo", 600, 500)
-    )
+    by_image = auroc_replicates(logits, labels, "multi_label", np.arange(600), group_weights("demo", 600, 500))
     assert by_group.values.std() > 2 * by_image.values.std()
 
 
 def test_perfect_ranking_has_no_spread():
     labels = np.repeat(np.array([[0], [1]], dtype=np.int8), 20, axis=0)
-    drawn = auroc_replicates(
-        labels.astype(float), labels, "multi_label", np.arange(40), group_weights("demo", 40, 100)
-    )
+    drawn = auroc_replicates(labels.astype(float), labels, "multi_label", np.arange(40), group_weights("demo", 40, 100))
     assert drawn.point == 1.0
     assert (drawn.values == 1.0).all()
 

@@ -32,11 +32,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from crsbench_assets.config.protocol import Protocol
+from crsbench_assets.config.protocol import AXES, Protocol
 from crsbench_assets.config.registry import load_protocol
 from crsbench_assets.scores.panel import Panel, PanelConditions, freeze
 from crsbench_assets.scores.profile import AXIS_VALUES_SCHEMA, ENCODERS_SCHEMA
-from crsbench_assets.tables.scores import AXES
 
 Cohort = dict[str, dict[str, tuple[float | None, ...]]]
 """Encoder -> dataset -> its four axis values."""
@@ -61,8 +60,7 @@ def values_frame(cohort: Cohort) -> pl.DataFrame:
 
 def encoders_frame(cohort: Cohort, controls: tuple[str, ...] = ()) -> pl.DataFrame:
     rows = [
-        (encoder, "control" if encoder in controls else "candidate", sorted(cells))
-        for encoder, cells in cohort.items()
+        (encoder, "control" if encoder in controls else "candidate", sorted(cells)) for encoder, cells in cohort.items()
     ]
     return pl.DataFrame(rows, schema=ENCODERS_SCHEMA, orient="row")
 

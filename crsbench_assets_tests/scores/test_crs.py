@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crsbench_assets.config.errors import ConfigError
-from crsbench_assets.config.protocol import Protocol
+from crsbench_assets.config.protocol import AXES, Protocol
 from crsbench_assets.scores.crs import crs_scores, unscored
 from crsbench_assets.scores.panel import Panel, provisional_panel
-from crsbench_assets.tables.scores import AXES, SCORE_TABLES
+from crsbench_assets.tables.scores import SCORE_TABLES
 from crsbench_assets_tests.scores.conftest import (
     DELTA,
     MEMBERS,
@@ -31,9 +31,7 @@ def score(
     cohort: Cohort, panel: Panel, protocol: Protocol, controls: tuple[str, ...] = ()
 ) -> tuple[dict[str, dict[str, Any]], pl.DataFrame]:
     """Return rows of crs_scores by encoder, and cell_scores."""
-    scores, cells = crs_scores(
-        values_frame(cohort), encoders_frame(cohort, controls), panel, protocol, code_version=1
-    )
+    scores, cells = crs_scores(values_frame(cohort), encoders_frame(cohort, controls), panel, protocol, code_version=1)
     assert scores.schema == SCHEMAS["crs_scores"]
     assert cells.schema == SCHEMAS["cell_scores"]
     return {row["encoder_id"]: row for row in scores.to_dicts()}, cells

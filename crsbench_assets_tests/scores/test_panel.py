@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.ids import ID_PATTERN
-from crsbench_assets.config.protocol import Protocol
+from crsbench_assets.config.protocol import AXES, Protocol
 from crsbench_assets.scores.panel import (
     Anchor,
     Panel,
@@ -20,7 +20,7 @@ from crsbench_assets.scores.panel import (
     provisional_panel,
     reference_panels,
 )
-from crsbench_assets.tables.scores import AXES, SCORE_TABLES
+from crsbench_assets.tables.scores import SCORE_TABLES
 from crsbench_assets_tests.scores.conftest import (
     DELTA,
     MEMBERS,

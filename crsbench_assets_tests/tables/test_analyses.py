@@ -143,9 +143,7 @@ def test_names_follow_the_rules(spec: TableSpec) -> None:
         where = f"{spec.name}.{column.name}"
         assert column.name == column.name.lower(), where
         assert (column.type == "boolean") == column.name.startswith(("is_", "has_")), where
-        assert (column.type == "integer") == (column.name.startswith("n_") or column.name in {"n", *NOT_COUNTED}), (
-            where
-        )
+        assert (column.type == "integer") == (column.name.startswith("n_") or column.name in {"n", *NOT_COUNTED}), where
         if column.name.endswith("_id"):
             assert column.type == "text", where
         if "percent" in column.name or column.name.endswith(("_lower", "_upper")):
