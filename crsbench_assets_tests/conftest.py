@@ -14,6 +14,12 @@ from crsbench_assets.storage.project import Project, open_project
 from crsbench_assets_tests.fixtures import Disk, can_mount, compute_home, write_tiny_home
 
 
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if config.getoption("markexpr") == "not slow":
+        return "left out: tests marked slow (whole panels, live daemons, other DuckDB versions); `make slow` runs them"
+    return None
+
+
 @pytest.fixture(autouse=True)
 def _no_home_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (HOME_VARIABLE, "DAGSTER_HOME"):

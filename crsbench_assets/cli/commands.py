@@ -15,7 +15,7 @@ import typer
 
 from crsbench_assets.cli.display import STATUS_MARK, console, duration, say, say_json, show_rows, size
 from crsbench_assets.config.errors import ConfigError, CrsbenchError
-from crsbench_assets.planning.plan import CURRENT, Plan, plan
+from crsbench_assets.planning.plan import CURRENT, FAILED, Plan, plan
 from crsbench_assets.storage.layout import MAIN_ARM, resolve_home
 from crsbench_assets.storage.project import Project, open_project
 
@@ -141,8 +141,9 @@ def _materialize(project: Project, selection: Any) -> bool:
     report_blocked(before)
     if nothing_due(before, selection) and is_published(project, before.cells):
         n_current = sum(task.state == CURRENT for task in before.tasks)
-        say(f"Nothing to do: all {n_current} partitions that can be computed are current.")
-        return False
+        n_failed = sum(task.state == FAILED and selection.has(task.stage.grain, task.key) for task in before.tasks)
+        say(f"Nothing to do: {n_current} partitions are current{f', {n_failed} failed' if n_failed else ''}.")
+        return n_failed > 0
     outcome = materialize(project, selection)
     say(f"Computed {len(outcome.finished)} partition(s), {len(outcome.failed)} failed.")
     for label, sentence in outcome.failed:
