@@ -9,7 +9,7 @@ import csv
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from crsbench_assets.config.errors import ConfigError, CrsbenchError
 from crsbench_assets.planning.plan import CURRENT, FAILED, Plan, plan
 from crsbench_assets.storage.layout import MAIN_ARM, resolve_home
 from crsbench_assets.storage.project import Project, open_project
+
+if TYPE_CHECKING:
+    from crsbench_assets.cli.materialize import Selection
 
 LEADERBOARD = """
     SELECT rank, encoder_id, category, role, crs, pareto, balance, worst,
@@ -131,7 +134,7 @@ def materialize_command(
         raise typer.Exit(1)
 
 
-def _materialize(project: Project, selection: Any) -> bool:
+def _materialize(project: Project, selection: Selection) -> bool:
     """Compute and report; return whether anything failed."""
     from crsbench_assets.cli.materialize import check_selection, materialize, nothing_due, report_blocked
     from crsbench_assets.storage.warehouse import is_published

@@ -38,10 +38,22 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"{path}: {error.strerror or error}.") from error
 
 
-def sync_directory(folder: Path) -> None:
-    """Make the names in a folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make the bytes of a file, or the names in a folder, survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
     try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_synced(path: Path, data: bytes | memoryview) -> None:
+    """Write a new file, its bytes on disk when the call returns."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
         os.fsync(handle)
     finally:
         os.close(handle)
@@ -57,12 +69,9 @@ def replace_bytes(path: Path, data: bytes) -> None:
     with storage_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
+            write_synced(temporary, data)
             os.replace(temporary, path)
-            sync_directory(path.parent)
+            sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
 

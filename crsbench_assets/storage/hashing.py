@@ -17,6 +17,7 @@ from crsbench_assets.tables.schema import TableSpec
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow as pa
 
 
 def frame_hash(frame: pl.DataFrame, table: TableSpec) -> str:
@@ -29,32 +30,57 @@ def frame_hash(frame: pl.DataFrame, table: TableSpec) -> str:
         frame: rows of the table's shape.
         table: the shape.
     """
-    digest = hashlib.sha256()
     ordered = frame.sort(table.key) if table.key else frame
-    digest.update(str(ordered.height).encode())
+    return arrow_hash(ordered.to_arrow().cast(table.arrow_schema()), table)
+
+
+def arrow_hash(rows: pa.Table, table: TableSpec) -> str:
+    """Return the content hash of rows that are in the table's Arrow schema and in the order of its key."""
+    digest = hashlib.sha256()
+    digest.update(str(rows.num_rows).encode())
     for column in table.columns:
         if not column.volatile:
             digest.update(f"\n{column.name}:{column.type}\n".encode())
-            _update(digest, ordered.get_column(column.name))
+            _update(digest, rows.column(column.name).combine_chunks())
     return digest.hexdigest()[:HASH_LENGTH]
 
 
-def _update(digest: Any, series: pl.Series) -> None:
+def _update(digest: Any, array: pa.Array) -> None:
+    """Feed which values are NULL, and the others: lengths before content where they vary in length."""
     import numpy as np
-    import polars as pl
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    digest.update(np.packbits(series.is_null().to_numpy()).tobytes())
-    if isinstance(series.dtype, pl.List):
-        digest.update(series.list.len().fill_null(0).to_numpy().astype(np.int64).tobytes())
-        _update(digest, series.drop_nulls().explode(empty_as_null=False))
-    elif series.dtype == pl.String:
-        filled = series.fill_null("")
-        digest.update(filled.str.len_bytes().to_numpy().astype(np.int64).tobytes())
-        digest.update("".join(filled.to_list()).encode())
-    elif series.dtype == pl.Boolean:
-        digest.update(np.packbits(series.fill_null(False).to_numpy()).tobytes())
+    if array.null_count:
+        digest.update(np.packbits(array.is_null().to_numpy(zero_copy_only=False)).tobytes())
     else:
-        digest.update(series.fill_null(0).to_numpy().tobytes())
+        digest.update(bytes((len(array) + 7) // 8))
+    if pa.types.is_list(array.type):
+        digest.update(_filled(pc.list_value_length(array), 0).to_numpy().astype(np.int64).tobytes())
+        _update(digest, array.drop_null().flatten())
+    elif pa.types.is_string(array.type):
+        filled = _filled(array, "")
+        digest.update(pc.binary_length(filled).to_numpy().astype(np.int64).tobytes())
+        digest.update(_text(filled))
+    elif pa.types.is_boolean(array.type):
+        digest.update(np.packbits(_filled(array, False).to_numpy(zero_copy_only=False)).tobytes())
+    else:
+        digest.update(_filled(array, 0).to_numpy().tobytes())
+
+
+def _filled(array: pa.Array, value: Any) -> pa.Array:
+    return array.fill_null(value) if array.null_count else array
+
+
+def _text(array: pa.Array) -> memoryview | bytes:
+    """Return the bytes of all strings of an array, one after the other."""
+    import numpy as np
+
+    if len(array) == 0:
+        return b""
+    _, offsets, data = array.buffers()
+    bounds = np.frombuffer(offsets, dtype=np.int32)[array.offset : array.offset + len(array) + 1]
+    return memoryview(data)[bounds[0] : bounds[-1]] if data is not None else b""
 
 
 class FileFingerprints:

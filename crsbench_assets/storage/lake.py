@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from crsbench_assets.config.errors import StorageError
 from crsbench_assets.storage import leases
-from crsbench_assets.storage.files import read_json, replace_json, storage_errors
-from crsbench_assets.storage.hashing import frame_hash
+from crsbench_assets.storage.files import read_json, replace_json, storage_errors, write_synced
+from crsbench_assets.storage.hashing import arrow_hash
 from crsbench_assets.storage.layout import MAIN_ARM, HomeLayout, PartitionKey
 from crsbench_assets.storage.processes import this_process
 from crsbench_assets.tables.registry import TABLES
@@ -29,6 +29,7 @@ from crsbench_assets.tables.validate import conform
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow as pa
 
 POINTER_FILE = "_current.json"
 
@@ -154,8 +155,8 @@ class Lake:
             ValueError: the rows do not have the table's shape; a programming error.
         """
         spec = TABLES[table]
-        rows = conform(frame, spec)
-        content = frame_hash(rows, spec)
+        rows = conform(frame, spec).to_arrow().cast(spec.arrow_schema())
+        content = arrow_hash(rows, spec)
         folder = self.folder(table, key)
         names: tuple[str, ...] = ()
         n_bytes = 0
@@ -168,7 +169,7 @@ class Lake:
         process = this_process()
         pointer = Pointer(
             files=names,
-            n_rows=rows.height if status == "ok" else 0,
+            n_rows=rows.num_rows if status == "ok" else 0,
             status=status,
             reason=reason,
             detail=detail,
@@ -220,7 +221,7 @@ def partition_label(table: str, key: PartitionKey) -> str:
     return f"{table} of {' x '.join(key)}" if key else table
 
 
-def _write_parquet(path: Path, rows: pl.DataFrame, spec: TableSpec) -> int:
+def _write_parquet(path: Path, rows: pa.Table, spec: TableSpec) -> int:
     """Write an immutable file and return its size; a file of that name already holds these rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -233,21 +234,19 @@ def _write_parquet(path: Path, rows: pl.DataFrame, spec: TableSpec) -> int:
     with storage_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            arrow = rows.to_arrow().cast(spec.arrow_schema())
-            with temporary.open("wb") as stream:
-                pq.write_table(
-                    arrow,
-                    stream,
-                    compression="zstd",
-                    use_dictionary=[c.name for c in spec.columns if c.type == "text"],
-                    # bytes of equal significance side by side: a tenth smaller and faster to read
-                    column_encoding={
-                        floats[c.type].format(c.name): "BYTE_STREAM_SPLIT" for c in spec.columns if c.type in floats
-                    }
-                    or None,
-                )
-                stream.flush()
-                os.fsync(stream.fileno())
+            buffer = pa.BufferOutputStream()  # encoded in memory, so the file is one write
+            pq.write_table(
+                rows,
+                buffer,
+                compression="zstd",
+                use_dictionary=[c.name for c in spec.columns if c.type == "text"],
+                # bytes of equal significance side by side: a tenth smaller and faster to read
+                column_encoding={
+                    floats[c.type].format(c.name): "BYTE_STREAM_SPLIT" for c in spec.columns if c.type in floats
+                }
+                or None,
+            )
+            write_synced(temporary, memoryview(buffer.getvalue()))
             os.replace(temporary, path)  # the folder reaches the disk together with the pointer, right after
         except pa.ArrowException as error:
             raise OSError(*_os_error(error)) from error

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from crsbench_assets.config.errors import StorageError
 from crsbench_assets.config.hashes import content_hash
-from crsbench_assets.storage.files import read_json, replace_json, storage_errors, sync_directory
+from crsbench_assets.storage.files import read_json, replace_json, storage_errors, sync
 from crsbench_assets.storage.lake import POINTER_FILE, Lake, Pointer, read_pointer
 from crsbench_assets.storage.layout import HomeLayout, PartitionKey
 from crsbench_assets.storage.project import Project, code_release
@@ -182,10 +182,10 @@ def publish(project: Project, cells: Iterable[CellStatus]) -> Publication:
             partitions = resolve_partitions(project)
             building = folder / "warehouse.duckdb"
             n_rows = _build(project, building, number, partitions, cells)
-            _sync_file(building)
+            sync(building)
             path = layout.published / f"warehouse-{number}.duckdb"
             os.replace(building, path)
-            sync_directory(layout.published)
+            sync(layout.published)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         _write_record(layout, path, number, partitions, _contents(partitions, cells))
@@ -566,7 +566,7 @@ def _point(layout: HomeLayout, path: Path) -> None:
     temporary = layout.warehouse.with_name(f".{layout.warehouse.name}.{uuid.uuid4().hex}.tmp")
     temporary.symlink_to(path.relative_to(layout.root))
     os.replace(temporary, layout.warehouse)
-    sync_directory(layout.root)
+    sync(layout.root)
 
 
 def _prune(layout: HomeLayout, newest: int) -> None:
@@ -581,11 +581,6 @@ def _prune(layout: HomeLayout, newest: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
 
 
 @contextmanager

@@ -25,14 +25,20 @@ def conform(frame: pl.DataFrame, table: TableSpec) -> pl.DataFrame:
     if missing or unknown:
         raise ValueError(f"table {table.name}: missing columns {missing}, unknown columns {unknown}")
     rows = frame.select(table.column_names).cast(table.polars_schema())  # type: ignore[arg-type]
+    rows = rows.sort(table.key) if table.key else rows
     faults = [fault for fault in violations(rows, table) if fault]
     if faults:
         raise ValueError(f"table {table.name}: {'; '.join(faults)}")
-    return rows.sort(table.key) if table.key else rows
+    return rows
 
 
 def violations(rows: pl.DataFrame, table: TableSpec) -> list[str]:
-    """Return every rule of the table's shape that rows break, in words; empty when none."""
+    """Return every rule of the table's shape that rows break, in words; empty when none.
+
+    Args:
+        rows: in the order of the table's key, as every partition is stored.
+        table: the shape.
+    """
     import polars as pl
 
     checks: dict[str, pl.Expr] = {}
@@ -55,7 +61,8 @@ def violations(rows: pl.DataFrame, table: TableSpec) -> list[str]:
     ).to_dicts()[0]
     faults = [f"{text} in {n} row(s)" for text, n in counts.items() if n]
     if table.key:
-        n_repeated = rows.height - rows.select(table.key).n_unique() if rows.height else 0
+        same_as_before = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift()) for name in table.key)
+        n_repeated = int(rows.select(same_as_before.slice(1).sum()).item())
         if n_repeated:
             faults.append(f"{n_repeated} row(s) repeat the key ({', '.join(table.key)})")
     return faults
