@@ -206,7 +206,7 @@ class _Planner:
 def _compared(
     stage: StageSpec, key: PartitionKey, inputs: Inputs, pointer: Pointer | None, attempt: Attempt | None
 ) -> Task:
-    if pointer is not None and pointer.inputs_hash == inputs.hash:
+    if pointer is not None and pointer.inputs == inputs.parts:  # equal parts have an equal hash, which costs more
         if pointer.status == "failed":
             return Task(stage, key, FAILED, pointer.detail or "", pointer.reason, inputs, pointer)
         return Task(stage, key, CURRENT, "", pointer.reason, inputs, pointer)
