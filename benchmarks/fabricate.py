@@ -30,7 +30,7 @@ from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.ids import CLEAN
 from crsbench_assets.config.randomness import keyed_generator
 from crsbench_assets.planning.inputs import InputsHasher
-from crsbench_assets.planning.plan import lake_pointers, upstream_contents
+from crsbench_assets.planning.plan import pointers_for, upstream_contents
 from crsbench_assets.planning.stages import StageSpec, stage_named, stages_of
 from crsbench_assets.storage.files import replace_json
 from crsbench_assets.storage.lake import POINTER_FILE, Provenance
@@ -150,7 +150,7 @@ def _write_card(path: Path, card: dict[str, object]) -> None:
 
 def _commit(project: Project, hasher: InputsHasher, stage: StageSpec, key: PartitionKey, frames: Frames) -> None:
     """Commit the tables of a stage, as a worker does."""
-    inputs = hasher.inputs(stage, key, upstream_contents(project, stage, key, lake_pointers(project)))
+    inputs = hasher.inputs(stage, key, upstream_contents(project, stage, key, pointers_for(project, stage)))
     protocol = project.registry.protocol
     constants = {
         "encoder_id": key[0],
@@ -168,7 +168,7 @@ def _commit(project: Project, hasher: InputsHasher, stage: StageSpec, key: Parti
 
 
 def _repeat(project: Project, hasher: InputsHasher, stage: StageSpec, source: PartitionKey, key: PartitionKey) -> None:
-    inputs = hasher.inputs(stage, key, upstream_contents(project, stage, key, lake_pointers(project)))
+    inputs = hasher.inputs(stage, key, upstream_contents(project, stage, key, pointers_for(project, stage)))
     constants = {"dataset_id": key[1], "inputs_hash": inputs.hash}
     contents: dict[str, str] = {}
     for name in stage.tables:

@@ -60,6 +60,28 @@ def cells(registry: Registry) -> list[Cell]:
     ]
 
 
+@dataclass(frozen=True)
+class ScoredEncoder:
+    """An active, not retired encoder and the datasets it has a cell on, sorted."""
+
+    encoder_id: str
+    role: str
+    dataset_ids: tuple[str, ...]
+
+
+def scored_encoders(registry: Registry) -> list[ScoredEncoder]:
+    """Return who is scored on what, sorted by id."""
+    registry = without_retired(registry)
+    datasets: dict[str, list[str]] = {encoder_id: [] for encoder_id in registry.encoders}
+    for cell in cells(registry):
+        if cell.is_applicable:
+            datasets[cell.encoder_id].append(cell.dataset_id)
+    return [
+        ScoredEncoder(encoder_id, registry.encoders[encoder_id].role, tuple(sorted(ids)))
+        for encoder_id, ids in sorted(datasets.items())
+    ]
+
+
 def grid_counts(registry: Registry) -> GridCounts:
     """Return the counts of the grid (protocol section 1).
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import polars as pl
-
 from crsbench_assets.config.errors import ConfigError
-from crsbench_assets.planning.attempts import partitions
+from crsbench_assets.planning.stages import stage_named
 from crsbench_assets.scores.panel import Panel, freeze
 from crsbench_assets.scores.profile import axis_values
 from crsbench_assets.storage.files import replace_bytes
 from crsbench_assets.storage.project import Project
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.worker.pooled_stages import current_conditions, provisional_variant, read_panels, scored_encoders
+from crsbench_assets.worker.context import StageContext
+from crsbench_assets.worker.pooled_stages import current_conditions, encoders_frame, provisional_variant, read_panels
 
 
 @dataclass(frozen=True)
@@ -31,13 +29,16 @@ class Frozen:
 def freeze_panel(project: Project, name: str) -> Frozen:
     """Freeze the complete candidates of a home as a reference panel and write its file.
 
+    Complete means that every applicable cell has a settled result: what is stale or failed is no result.
+
     Raises:
         ConfigError: no complete candidate, a bad name, or the name stands for another panel already.
     """
-    axes, statistics = _read_all(project, "cell_axes"), _read_all(project, "dataset_statistics")
+    context = StageContext(project, stage_named("anchor"), (), inputs_hash="freeze")
+    axes, statistics = context.read_all("cell_axes"), context.read_all("dataset_statistics")
     variant = provisional_variant(project, axes)
     conditions = current_conditions(project, statistics, variant)
-    panel, incomplete = freeze(name, axis_values(axes, variant), scored_encoders(project), conditions)
+    panel, incomplete = freeze(name, axis_values(axes, variant), encoders_frame(project), conditions)
     same_name = [known for known in read_panels(project) if known.name == name]
     if any(known.panel_id == panel.panel_id for known in same_name):
         return Frozen(panel, incomplete, is_new=False)
@@ -63,13 +64,3 @@ def find_panel(project: Project, panel_id: str) -> Panel:
         known = ", ".join(panel.panel_id for panel in panels) or "none; freeze one with `crsbench panel freeze NAME`"
         raise ConfigError(f"{'No panel' if not found else 'Several panels'} {panel_id!r}; frozen panels: {known}.")
     return found[0]
-
-
-def _read_all(project: Project, table: str) -> pl.DataFrame:
-    frames = [TABLES[table].empty()]
-    for stage, key in partitions(project):
-        if table in stage.tables:
-            pointer = project.lake.pointer(table, key)
-            if pointer is not None and pointer.status == "ok":
-                frames.append(project.lake.read(table, key))
-    return pl.concat(frames)

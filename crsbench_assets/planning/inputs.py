@@ -14,10 +14,14 @@ from functools import cached_property
 from typing import Any
 
 from crsbench_assets.config.cards import DatasetCard, EncoderCard, Source
+from crsbench_assets.config.cells import scored_encoders
 from crsbench_assets.config.hashes import HASH_LENGTH, content_hash
 from crsbench_assets.planning.stages import StageSpec
 from crsbench_assets.storage.layout import PartitionKey
 from crsbench_assets.storage.project import Project
+
+_PER_DATASET = {"caps"}
+"""Settings that map dataset ids to values: a stage of a dataset depends on its own one."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,15 @@ class InputsHasher:
         }
         if stage.protocol_fields:
             part["protocol"] = {name: registry.protocol.field(name) for name in stage.protocol_fields}
-        if stage.settings_fields:
-            part["settings"] = {name: settings[name] for name in stage.settings_fields}
+        of_all = set(stage.settings_fields) - (_PER_DATASET if stage.grain == "dataset" else set())
+        if of_all:
+            part["settings"] = {name: settings[name] for name in sorted(of_all)}
         if "cards" in stage.external:
             encoders = [card.model_dump(mode="json", exclude={"vectors"}) for card in registry.encoders.values()]
             datasets = [self._placeless(card) for card in registry.datasets.values()]
             part["cards"] = [encoders, datasets]
+        if "grid" in stage.external:
+            part["grid"] = [[e.encoder_id, e.role, e.dataset_ids] for e in scored_encoders(registry)]
         if "panels" in stage.external:
             part["panels"] = sorted(path.stem for path in layout.panels.glob("*.json"))
         return part
@@ -109,7 +116,10 @@ class InputsHasher:
 
     def _dataset_part(self, stage: StageSpec, dataset_id: str) -> dict[str, Any]:
         card: DatasetCard = self._project.registry.dataset(dataset_id)
-        part: dict[str, Any] = {}
+        settings = self._project.registry.settings.model_dump(mode="json")
+        part: dict[str, Any] = {
+            name: settings[name].get(dataset_id) for name in sorted(_PER_DATASET & set(stage.settings_fields))
+        }
         sources = {"primary": card.source} | ({card.shift.id: card.shift.source} if card.shift else {})
         if stage.dataset_fields:
             dump = card.model_dump(mode="json", include=set(stage.dataset_fields) - {"source", "shift"})

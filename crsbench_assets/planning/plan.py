@@ -15,7 +15,7 @@ from crsbench_assets.config.cards import IMAGE_KINDS
 from crsbench_assets.config.cells import Cell, GridCounts, cells, grid_counts
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.planning.inputs import Inputs, InputsHasher
-from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, StageSpec, stages_of
+from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, StageSpec
 from crsbench_assets.storage.lake import Pointer
 from crsbench_assets.storage.layout import PartitionKey
 from crsbench_assets.storage.leases import Attempt
@@ -42,6 +42,9 @@ class Task:
     inputs: Inputs | None = None
     pointer: Pointer | None = None
     attempt: Attempt | None = None
+    is_settled: bool = False
+    """Whether the stored result is what would be computed now; also while somebody computes it again."""
+    is_blocked_by_upstream: bool = False
 
     @property
     def has_died(self) -> bool:
@@ -123,10 +126,15 @@ class _Planner:
         self.grid = tuple(cells(project.registry))
         self.tasks: dict[tuple[str, PartitionKey], Task] = {}
 
-    def plan(self) -> Plan:
-        for stage in STAGES:
+    def walk(self, stages: Sequence[StageSpec]) -> None:
+        """Find the state of every partition of some stages, which stand upstream first."""
+        for stage in stages:
             for key in self._keys(stage.grain):
                 self.tasks[stage.name, key] = self._task(stage, key)
+
+    def plan(self) -> Plan:
+        """Return the state of everything."""
+        self.walk(STAGES)
         return Plan(tuple(self.tasks.values()), self.grid, grid_counts(self.project.registry), self._retired())
 
     def _keys(self, grain: Grain) -> list[PartitionKey]:
@@ -139,12 +147,14 @@ class _Planner:
     def _task(self, stage: StageSpec, key: PartitionKey) -> Task:
         pointer = self.project.lake.pointer(stage.last_table, key)
         attempt = self.project.lake.attempt(stage.lease_table, key)
-        if attempt is None:
-            return self._compared(stage, key, pointer, None)
-        if attempt.is_running():
-            why = f"computed by process {attempt.pid} on {attempt.host}"
-            return Task(stage, key, RUNNING, why, pointer=pointer, attempt=attempt)
-        return replace(self._compared(stage, key, pointer, attempt), attempt=attempt)
+        task = self._compared(stage, key, pointer, attempt)
+        # what cannot be looked at any more, such as vectors whose file was removed, counts as it was computed
+        is_kept = task.state == BLOCKED and not task.is_blocked_by_upstream
+        is_settled = task.state == CURRENT or (is_kept and pointer is not None and pointer.status == "ok")
+        task = replace(task, attempt=attempt, is_settled=is_settled)
+        if attempt is not None and attempt.is_running():
+            return replace(task, state=RUNNING, why=f"computed by process {attempt.pid} on {attempt.host}")
+        return task
 
     def _compared(self, stage: StageSpec, key: PartitionKey, pointer: Pointer | None, attempt: Attempt | None) -> Task:
         blocker = self._blocker(stage, key)
@@ -154,15 +164,18 @@ class _Planner:
         if waiting is not None:
             return self._waiting_task(stage, key, pointer, waiting)
         try:
-            inputs = self.hasher.inputs(stage, key, upstream_contents(self.project, stage, key, self._pointer))
+            inputs = self.hasher.inputs(stage, key, upstream_contents(self.project, stage, key, self.pointer))
         except ConfigError as error:
             return Task(stage, key, BLOCKED, str(error), pointer=pointer)
         return _compared(stage, key, inputs, pointer, attempt)
 
-    def _pointer(self, table: str, key: PartitionKey) -> Pointer | None:
+    def pointer(self, table: str, key: PartitionKey) -> Pointer | None:
+        """Return the pointer of a partition whose result is settled, or of a table of grain ``whole``."""
         stage = STAGE_OF_TABLE[table]
         task = self.tasks.get((stage.name, key))
-        return task.pointer if task else None
+        if task is None:  # a stage of grain ``whole`` that nobody walked
+            return self.project.lake.pointer(stage.last_table, key)
+        return task.pointer if task.is_settled or stage.grain == "whole" else None
 
     def _waiting(self, stage: StageSpec, key: PartitionKey) -> Task | None:
         """Return the first upstream task that is not current, for partitions that need all of theirs."""
@@ -171,13 +184,14 @@ class _Planner:
         for table in stage.reads:
             upstream = STAGE_OF_TABLE[table]
             task = self.tasks[upstream.name, upstream_key(stage, upstream, key)]
-            if task.state != CURRENT:
+            if not task.is_settled:
                 return task
         return None
 
     def _waiting_task(self, stage: StageSpec, key: PartitionKey, pointer: Pointer | None, waiting: Task) -> Task:
         if waiting.state in (FAILED, BLOCKED):
-            return Task(stage, key, BLOCKED, f"{waiting.stage.name}: {waiting.why}", waiting.reason, pointer=pointer)
+            why = f"{waiting.stage.name}: {waiting.why}"
+            return Task(stage, key, BLOCKED, why, waiting.reason, pointer=pointer, is_blocked_by_upstream=True)
         state = MISSING if pointer is None else STALE
         return Task(stage, key, state, f"{waiting.stage.name} is {waiting.state}", pointer=pointer)
 
@@ -210,7 +224,7 @@ def _compared(
         if pointer.status == "failed":
             return Task(stage, key, FAILED, pointer.detail or "", pointer.reason, inputs, pointer)
         return Task(stage, key, CURRENT, "", pointer.reason, inputs, pointer)
-    if attempt is not None and pointer is None:
+    if attempt is not None and pointer is None and attempt.message:
         why = f"last attempt {attempt.state}: {attempt.message}"
         return Task(stage, key, MISSING, why, attempt.reason, inputs, None)
     if pointer is None:
@@ -218,7 +232,10 @@ def _compared(
     changed = sorted(
         name for name in inputs.parts | pointer.inputs if inputs.parts.get(name) != pointer.inputs.get(name)
     )
-    return Task(stage, key, STALE, f"changed: {', '.join(changed)}", None, inputs, pointer)
+    why = f"changed: {', '.join(changed)}"
+    if attempt is not None and attempt.message:
+        why += f"; last attempt {attempt.state}: {attempt.message}"
+    return Task(stage, key, STALE, why, None, inputs, pointer)
 
 
 def plan(project: Project) -> Plan:
@@ -270,29 +287,21 @@ def upstream_contents(
 def upstream_results(
     project: Project, stage: StageSpec, table: str, key: PartitionKey, pointer_of: PointerLookup
 ) -> list[tuple[PartitionKey, Pointer]]:
-    """Return the partitions of ``table`` with results that one partition of ``stage`` reads, sorted.
+    """Return the partitions of ``table`` with results that one partition of ``stage`` reads, sorted."""
+    parts = ((part, pointer_of(table, part)) for part in upstream_partitions(project, stage, table, key))
+    return [(part, pointer) for part, pointer in parts if pointer is not None and pointer.status == "ok"]
 
-    Of a cell that failed in any stage, a pooled stage reads nothing: what was computed before it failed speaks of
-    inputs that are gone.
+
+def pointers_for(project: Project, stage: StageSpec) -> PointerLookup:
+    """Return the lookup with which a worker reads and stamps a stage.
+
+    A stage of a dataset or cell reads what the lake holds. A pooled stage reads settled results only: what is stale
+    or was computed before its cell failed speaks of inputs that are gone, and must not be scored or frozen.
     """
-    found = []
-    for part in upstream_partitions(project, stage, table, key):
-        pointer = pointer_of(table, part)
-        if pointer is None or pointer.status != "ok":
-            continue
-        if stage.grain == "whole" and STAGE_OF_TABLE[table].grain == "cell" and _has_failed(part, pointer_of):
-            continue
-        found.append((part, pointer))
-    return found
-
-
-def _has_failed(cell: PartitionKey, pointer_of: PointerLookup) -> bool:
-    pointers = (pointer_of(stage.last_table, cell) for stage in stages_of("cell"))
-    return any(pointer is not None and pointer.status == "failed" for pointer in pointers)
-
-
-def lake_pointers(project: Project) -> PointerLookup:
-    """Return a lookup that reads the lake, for a worker that stamps what it computes."""
+    if stage.grain == "whole":
+        planner = _Planner(project)
+        planner.walk([upstream for upstream in STAGES if upstream.grain != "whole"])
+        return planner.pointer
 
     def lookup(table: str, key: PartitionKey) -> Pointer | None:
         return project.lake.pointer(STAGE_OF_TABLE[table].last_table, key)

@@ -13,7 +13,7 @@ from typing import Literal
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.tables.schema import Grain, TableSpec
 
-External = Literal["cohort_files", "vector_files", "panels", "cards"]
+External = Literal["cohort_files", "vector_files", "panels", "cards", "grid"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class StageSpec:
             so a stage is complete when its last table is.
         reads: upstream tables.
         protocol_fields, encoder_fields, dataset_fields, settings_fields: dotted names of the fields it depends on.
-        external: the user's files it reads.
+        external: the user's files it reads, and ``grid``: who is scored on what.
         pool: Dagster pool that bounds how many run at once.
         kinds: what the Dagster UI shows it is made with.
     """
@@ -90,6 +90,7 @@ STAGES: tuple[StageSpec, ...] = (
         tables=("leakage_violations", "dataset_statistics", "splits"),
         reads=("images",),
         protocol_fields=("seeds", "splits", "label_fractions"),
+        dataset_fields=("source",),  # draws are keyed by raw group ids, which only the source knows
         settings_fields=("caps",),
         external=("cohort_files",),
     ),
@@ -140,17 +141,17 @@ STAGES: tuple[StageSpec, ...] = (
         "anchor",
         group="scores",
         tables=("reference_panels",),
-        reads=("encoders", "dataset_statistics", "cell_axes"),
-        external=("panels",),
+        reads=("dataset_statistics", "cell_axes"),
+        external=("panels", "grid"),
     ),
     StageSpec(
         "score",
         group="scores",
         tables=("ranks", "cell_scores", "crs_scores"),
-        reads=("encoders", "dataset_statistics", "cell_axes", "reference_panels"),
+        reads=("dataset_statistics", "cell_axes", "reference_panels"),
         protocol_fields=("scores", "label_fractions", "seeds"),
         settings_fields=("label_policy", "caps"),
-        external=("panels",),
+        external=("panels", "grid"),
     ),
 )
 

@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any
 
 from crsbench_assets.planning.plan import BLOCKED, CURRENT, Plan, Task
-from crsbench_assets.planning.stages import stages_of
 from crsbench_assets.storage.lake import Pointer
 from crsbench_assets.storage.project import Project
 
@@ -82,14 +81,8 @@ def status_json(project: Project, plan: Plan) -> dict[str, Any]:
 
 def blocked_sentences(plan: Plan) -> list[str]:
     """Return why what cannot be computed cannot be, each cause once."""
-    causes = [task for task in plan.tasks if task.state == BLOCKED]
-    roots = [task for task in causes if not any(task.why.startswith(f"{stage.name}: ") for stage in _all_stages())]
-    found = Counter(task.why for task in roots)
+    found = Counter(task.why for task in plan.tasks if task.state == BLOCKED and not task.is_blocked_by_upstream)
     return [f"{why} ({n} partition(s))" if n > 1 else why for why, n in sorted(found.items())]
-
-
-def _all_stages() -> list[Any]:
-    return [*stages_of("dataset"), *stages_of("cell"), *stages_of("whole")]
 
 
 def _n_images(project: Project, dataset_id: str) -> int:

@@ -15,7 +15,7 @@ from crsbench_assets.config.cards import DatasetCard, EncoderCard
 from crsbench_assets.config.errors import StorageError
 from crsbench_assets.config.protocol import Protocol
 from crsbench_assets.planning.inputs import split_key
-from crsbench_assets.planning.plan import lake_pointers, upstream_key, upstream_results
+from crsbench_assets.planning.plan import PointerLookup, pointers_for, upstream_key, upstream_results
 from crsbench_assets.planning.stages import STAGE_OF_TABLE, StageSpec
 from crsbench_assets.storage.layout import PartitionKey
 from crsbench_assets.storage.project import Project
@@ -46,6 +46,8 @@ class StageContext:
     stage: StageSpec
     key: PartitionKey
     inputs_hash: str
+    pointer_of: PointerLookup | None = None
+    """Which partitions a pooled stage reads."""
     progress: Progress = field(default=lambda message: None)
 
     @property
@@ -91,7 +93,8 @@ class StageContext:
         from crsbench_assets.tables.registry import TABLES
 
         self._check_declared(table)
-        parts = upstream_results(self.project, self.stage, table, self.key, lake_pointers(self.project))
+        pointer_of = self.pointer_of or pointers_for(self.project, self.stage)
+        parts = upstream_results(self.project, self.stage, table, self.key, pointer_of)
         rows = [self.project.lake.read(table, part) for part, _ in parts]
         return pl.concat([TABLES[table].empty(), *rows])
 

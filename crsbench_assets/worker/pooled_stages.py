@@ -10,7 +10,7 @@ import json
 
 import polars as pl
 
-from crsbench_assets.config.cells import cells
+from crsbench_assets.config.cells import scored_encoders
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.registry import without_retired
 from crsbench_assets.scores.crs import crs_scores, unscored
@@ -90,7 +90,7 @@ def anchor(context: StageContext) -> StageOutput:
 
 def score(context: StageContext) -> StageOutput:
     """Return the score of every encoder against every panel, and its place among the candidates."""
-    encoders = scored_encoders(context.project)
+    encoders = encoders_frame(context.project)
     axes = context.read_all("cell_axes")
     score_rows, cell_rows = [TABLES["crs_scores"].empty()], [TABLES["cell_scores"].empty()]
     panels = _panels(context)
@@ -116,18 +116,14 @@ def score(context: StageContext) -> StageOutput:
     return StageOutput({"ranks": order, "cell_scores": pl.concat(cell_rows), "crs_scores": scores})
 
 
-def scored_encoders(project: Project) -> pl.DataFrame:
+def encoders_frame(project: Project) -> pl.DataFrame:
     """Return the active, not retired encoders with their role and the datasets they have a cell on."""
-    registry = without_retired(project.registry)
-    datasets: dict[str, list[str]] = {encoder_id: [] for encoder_id in registry.encoders}
-    for cell in cells(registry):
-        if cell.is_applicable:
-            datasets[cell.encoder_id].append(cell.dataset_id)
+    found = scored_encoders(project.registry)
     return pl.DataFrame(
         {
-            "encoder_id": list(datasets),
-            "role": [registry.encoders[encoder_id].role for encoder_id in datasets],
-            "dataset_ids": list(datasets.values()),
+            "encoder_id": [scored.encoder_id for scored in found],
+            "role": [scored.role for scored in found],
+            "dataset_ids": [list(scored.dataset_ids) for scored in found],
         },
         schema={"encoder_id": pl.String, "role": pl.String, "dataset_ids": pl.List(pl.String)},
     )
@@ -189,7 +185,7 @@ def _panels(context: StageContext) -> list[tuple[Panel, list[str]]]:
         ]
     variant = provisional_variant(context.project, axes)
     conditions = current_conditions(context.project, statistics, variant)
-    panel, _ = provisional_panel(axis_values(axes, variant), scored_encoders(context.project), conditions)
+    panel, _ = provisional_panel(axis_values(axes, variant), encoders_frame(context.project), conditions)
     return [] if panel is None else [(panel, [])]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from crsbench_assets.config.cells import inapplicability
 from crsbench_assets.config.errors import CrsbenchError
 from crsbench_assets.planning.inputs import Inputs, InputsHasher, split_key
-from crsbench_assets.planning.plan import lake_pointers, upstream_contents
+from crsbench_assets.planning.plan import pointers_for, upstream_contents
 from crsbench_assets.planning.stages import StageSpec
 from crsbench_assets.storage import leases
 from crsbench_assets.storage.lake import Pointer, Provenance, partition_label
@@ -76,7 +76,8 @@ def run_stage(
         dataset = project.registry.dataset(dataset_id)
         if encoder_id is not None:
             not_applicable = inapplicability(project.registry.encoder(encoder_id), dataset)
-    contents = upstream_contents(project, stage, key, lake_pointers(project))
+    pointer_of = pointers_for(project, stage)
+    contents = upstream_contents(project, stage, key, pointer_of)
     inputs = InputsHasher(project).inputs(stage, key, contents)
     if only_stale and (current := _current(project, stage, key, inputs)):
         return StageResult(current, is_reused=True)
@@ -84,7 +85,7 @@ def run_stage(
     with leases.lease(folder, stage.name, run_id) as attempt:
         started = time.monotonic()
         if not_applicable is None:
-            context = StageContext(project, stage, key, inputs.hash, progress)
+            context = StageContext(project, stage, key, inputs.hash, pointer_of, progress)
             output = COMPUTE[stage.name](context)
             status = "ok" if output.reason is None else "failed"
         else:

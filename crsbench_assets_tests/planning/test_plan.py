@@ -19,6 +19,7 @@ from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.leases import ATTEMPT_FILE, Attempt, lease
 from crsbench_assets.storage.project import Project, open_project
 from crsbench_assets.tables.registry import TABLES
+from crsbench_assets.worker.run import run_stage
 from crsbench_assets_tests.fixtures import (
     DATASET,
     ENCODERS,
@@ -35,6 +36,7 @@ from crsbench_assets_tests.fixtures import (
 
 CELL_STAGES = ("extract", "probe", "measure", "aggregate", "derive_axes")
 ALPHA, BETA, COHORT = ("alpha", DATASET), ("beta", DATASET), (DATASET,)
+POOLED = {("anchor", ()), ("score", ())}
 
 
 def chain(key: tuple[str, ...], start: str = "extract") -> set[tuple[str, tuple[str, ...]]]:
@@ -73,11 +75,11 @@ def test_every_input_of_a_stage_is_named_when_it_changes(computed_home: HomeLayo
     settings = computed_home.settings.read_text(encoding="utf-8")
     computed_home.settings.write_text(f"{settings}caps: {{{DATASET}: 100}}\n", encoding="utf-8")
     project = open_project(computed_home.root)
-    assert (task(project, "split", COHORT).state, task(project, "split", COHORT).why) == (STALE, "changed: settings")
+    assert (task(project, "split", COHORT).state, task(project, "split", COHORT).why) == (STALE, "changed: caps")
     assert task(project, "extract", ALPHA).why == "split is stale"
     states = {(c.status, c.reason) for c in plan(project).cells}
-    assert states == {("stale", "split: changed: settings")}
-    assert due(project) == {("split", COHORT), *chain(ALPHA), *chain(BETA), ("score", ())}
+    assert states == {("stale", "split: changed: caps")}
+    assert due(project) == {("split", COHORT), *chain(ALPHA), *chain(BETA), *POOLED}
 
 
 def test_a_description_makes_nothing_stale_but_the_table_it_stands_in(computed_home: HomeLayout) -> None:
@@ -92,10 +94,36 @@ def test_other_bytes_of_a_vector_file_make_exactly_that_cell_stale(computed_home
     rows = vectors("alpha").with_columns(pl.col("vector").list.eval(pl.element() * 2))
     rows.write_parquet(computed_home.root / "files" / "alpha.parquet")
     project = open_project(computed_home.root)
-    assert due(project) == chain(ALPHA)
+    # what is stale is not scored, so the pooled stages follow at once
+    assert due(project) == chain(ALPHA) | POOLED
     assert task(project, "extract", ALPHA).why == "changed: vector files"
     assert task(project, "derive_axes", ALPHA).why == "measure is stale"
     assert {c.encoder_id: c.status for c in plan(project).cells} == {"alpha": "stale", "beta": "ok"}
+
+
+def test_who_is_scored_on_what_is_an_input_of_the_score(computed_home: HomeLayout) -> None:
+    write_card(computed_home.root, "encoders", encoder_card("beta", not_applicable={DATASET: "not this one"}))
+    project = open_project(computed_home.root)
+    assert due(project) == {("describe", ())} | POOLED
+    assert task(project, "score", ()).why == "changed: cell_axes, grid"
+
+
+def test_another_group_column_is_another_draw(computed_home: HomeLayout) -> None:
+    # draws are keyed by raw group ids, so other names of the same groups give other splits
+    path = computed_home.root / "files" / "labels.csv"
+    card = dataset_card()
+    column = card["source"]["columns"]["group"]
+    rows = pl.read_csv(path, infer_schema=False).with_columns(renamed=pl.lit("x") + pl.col(column))
+    rows.write_csv(path)
+    project = open_project(computed_home.root)
+    compute(project)
+    before = project.lake.read("splits", COHORT)
+    card["source"]["columns"]["group"] = "renamed"
+    write_card(computed_home.root, "datasets", card)
+    project = open_project(computed_home.root)
+    assert "dataset card" in task(project, "split", COHORT).why or ("index", COHORT) in due(project)
+    compute(project)
+    assert not project.lake.read("splits", COHORT).equals(before)
 
 
 def test_equal_bytes_written_again_change_nothing(computed_home: HomeLayout) -> None:
@@ -118,7 +146,7 @@ def test_an_image_that_leaves_the_cohort_makes_all_stale(computed_home: HomeLayo
     path = computed_home.root / "files" / "labels.csv"
     path.write_text("\n".join(path.read_text(encoding="utf-8").splitlines()[:-1]) + "\n", encoding="utf-8")
     project = open_project(computed_home.root)
-    assert due(project) == {("index", COHORT), ("split", COHORT), *chain(ALPHA), *chain(BETA)}
+    assert due(project) == {("index", COHORT), ("split", COHORT), *chain(ALPHA), *chain(BETA), *POOLED}
     assert task(project, "index", COHORT).why == "changed: cohort files"
 
 
@@ -126,8 +154,8 @@ def test_an_image_that_leaves_the_cohort_makes_all_stale(computed_home: HomeLayo
     ("table", "expected"),
     [
         ("seed_aggregates", {("aggregate", ALPHA), ("aggregate", BETA)}),
-        ("cell_axes", {("derive_axes", ALPHA), ("derive_axes", BETA)}),
-        ("run_records", chain(ALPHA, "measure") | chain(BETA, "measure")),
+        ("cell_axes", {("derive_axes", ALPHA), ("derive_axes", BETA)} | POOLED),
+        ("run_records", chain(ALPHA, "measure") | chain(BETA, "measure") | POOLED),
         ("crs_scores", {("score", ())}),
         ("reference_panels", {("anchor", ())}),
     ],
@@ -217,6 +245,9 @@ def test_a_file_that_is_gone_blocks_its_cell_with_a_sentence(computed_home: Home
     (sentence,) = blocked_sentences(plan(project))
     assert sentence == blocked.why
     assert {c.encoder_id: c.status for c in plan(project).cells} == {"alpha": "stale", "beta": "ok"}
+    run_stage(project, stage_named("score"), ())
+    scores = project.lake.read("crs_scores", ())
+    assert scores["status"].to_list() == ["ok", "ok"], "what was computed counts, although its file was removed"
 
 
 def test_what_this_version_cannot_do_is_blocked(tiny_home: HomeLayout) -> None:
@@ -306,6 +337,8 @@ def test_the_estimate_comes_from_what_was_computed(computed_home: HomeLayout) ->
         for a, b in [[project.lake.pointer(stage_named(stage).last_table, key) for key in (ALPHA, BETA)]]
         if a and b
     )
+    pooled = (project.lake.pointer(stage_named(name).last_table, key) for name, key in POOLED)
+    expected += sum(pointer.seconds for pointer in pooled if pointer)
     assert found.seconds == pytest.approx(expected, abs=0.06)
     assert found.n_bytes is not None and found.n_bytes > 0
 

@@ -151,11 +151,8 @@ def test_every_declared_input_is_read_and_no_other(computed: Project, monkeypatc
         run_stage(computed, stage, {"cell": ALPHA, "dataset": COHORT, "whole": ()}[stage.grain])
         if set(stage.reads) - read:
             unread[stage.name] = set(stage.reads) - read
-    # the panel's rows are read from its file, the encoders from the cards; the tables only make these stages stale
-    assert unread == {
-        "anchor": {"encoders"},
-        "score": {"encoders", "reference_panels"},
-    }
+    # the panel's rows are read from its file; the table only makes the stage stale
+    assert unread == {"score": {"reference_panels"}}
 
 
 def test_an_absent_input_is_one_sentence(tiny_home: HomeLayout) -> None:
@@ -276,8 +273,8 @@ def test_no_clean_vector_at_all_fails_the_cell(computed_home: HomeLayout) -> Non
         (lambda rows: rows.rename({"vector": "v"}), "has the columns image_id, condition_id, v; expected image_id"),
         (lambda rows: rows.with_columns(vector=pl.lit(1.0)), "and vector, a list of numbers"),
         (
-            lambda rows: pl.concat([rows[1:], rows[:1].with_columns(pl.col("vector").list.head(3))]),
-            r"vectors have the widths \[3, 8\]; expected one width above 0",
+            lambda rows: rows.with_columns(condition_id=pl.col("condition_id").replace("blur-s3", "blur_s3")),
+            "unknown condition.s. 'blur_s3'; the protocol has clean, blur-s1, blur-s3",
         ),
     ],
 )
