@@ -217,7 +217,8 @@ class DatasetCard(_Card):
     shift: ShiftTarget | None = None
     description: str = ""
     agreement: str | None = None
-    """Name of the agreement that must be recorded in ``crsbench.yaml`` before anything is read."""
+    """Name of the agreement that must be recorded in ``crsbench.yaml`` before anything is read; a shift target has its
+    own."""
     licence: str | None = None
     expected_n_images: int | None = None
     expected_n_positive: dict[str, int] | None = None

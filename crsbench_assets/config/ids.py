@@ -1,6 +1,6 @@
 """Ids of encoders, datasets, panels and conditions.
 
-What lives here: the one pattern of an id, and the names of conditions built from it.
+What lives here: the one pattern of an id, the names of conditions built from it, and the panel that no one froze.
 What stays out: which ids exist (``registry``) and which cells they span (``cells``).
 """
 
@@ -16,6 +16,9 @@ ID_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,47}")
 ID_RULE = "an id starts with a lower-case letter and has up to 48 lower-case letters, digits, '_' or '-'"
 
 CLEAN = "clean"
+
+PROVISIONAL = "provisional"
+"""Panel of the complete candidates of a home, before one is frozen."""
 
 
 def check_id(value: str, what: str) -> str:

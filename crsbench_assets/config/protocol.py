@@ -135,6 +135,11 @@ class Protocol(_Section):
         return content_hash(self.model_dump(mode="json", exclude={"description", "ours"}))
 
     @property
+    def label(self) -> str:
+        """Return id and first 12 digits of the hash, such as ``crs-1@0123456789ab``: what stands in every row."""
+        return f"{self.id}@{self.hash[:12]}"
+
+    @property
     def corruption_conditions(self) -> tuple[str, ...]:
         """Ids of the corrupted conditions, kind by kind, mild to strong."""
         return tuple(

@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
 from crsbench_assets.config.cards import DatasetCard, EncoderCard
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.hashes import content_hash
@@ -77,13 +79,24 @@ def _active(cards: Mapping[str, Card], identifier: str, kind: str) -> Card:
 
 
 def registry_from_snapshot(snapshot: Mapping[str, Any]) -> Registry:
-    """Return the registry that a snapshot describes."""
-    return Registry(
-        protocol=Protocol.model_validate(snapshot["protocol"]),
-        settings=Settings.model_validate(snapshot["settings"]),
-        encoders={key: EncoderCard.model_validate(card) for key, card in snapshot["encoders"].items()},
-        datasets={key: DatasetCard.model_validate(card) for key, card in snapshot["datasets"].items()},
-    )
+    """Return the registry that a snapshot describes.
+
+    Raises:
+        ConfigError: another release of crsbench wrote it, with other fields.
+    """
+    try:
+        return Registry(
+            protocol=Protocol.model_validate(snapshot["protocol"]),
+            settings=Settings.model_validate(snapshot["settings"]),
+            encoders={key: EncoderCard.model_validate(card) for key, card in snapshot["encoders"].items()},
+            datasets={key: DatasetCard.model_validate(card) for key, card in snapshot["datasets"].items()},
+        )
+    except (KeyError, ValidationError) as error:
+        detail = " ".join(str(error).split())
+        raise ConfigError(
+            "The registry snapshot of this run does not fit this crsbench, so another release wrote it: start the run "
+            f"again, which writes a new one ({detail})."
+        ) from None
 
 
 def load_registry(home: Path) -> Registry:

@@ -82,17 +82,15 @@ def read_settings(path: Path) -> Settings:
     return parse_model(Settings, read_yaml(path), path)
 
 
-def edit_list(path: Path, field: str, *, add: str | None = None, remove: str | None = None) -> None:
-    """Add or remove one id of a list in ``crsbench.yaml`` and keep the user's comments and order.
+def edited_list(path: Path, field: str, *, add: str | None = None, remove: str | None = None) -> bytes:
+    """Return ``crsbench.yaml`` with one id of a list added or removed, and the user's comments and order kept.
 
-    The file is replaced at once, so a reader never sees half of it.
+    ``storage.project.edit_settings`` writes it.
 
     Raises:
-        ConfigError: the file holds no settings; it stays as it is.
-        OSError: the disk refuses; the file stays as it is.
+        ConfigError: the file holds no settings.
     """
     import io
-    import os
 
     from ruamel.yaml import YAML
 
@@ -106,9 +104,23 @@ def edit_list(path: Path, field: str, *, add: str | None = None, remove: str | N
         items.remove(remove)
     buffer = io.StringIO()
     round_trip.dump(document, buffer)
-    temporary = path.with_suffix(".yaml.tmp")
+    return buffer.getvalue().encode()
+
+
+def edit_list(path: Path, field: str, *, add: str | None = None, remove: str | None = None) -> None:
+    """Write :func:`edited_list`, for a file that nobody else writes; a home's goes through ``edit_settings``.
+
+    Raises:
+        ConfigError: the file holds no settings; it stays as it is.
+        OSError: the disk refuses; the file stays as it is.
+    """
+    import os
+    import uuid
+
+    text = edited_list(path, field, add=add, remove=remove)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        temporary.write_text(buffer.getvalue(), encoding="utf-8")
+        temporary.write_bytes(text)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ What lives here: the one form that every reader returns, and the choice of the r
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -39,12 +40,25 @@ class Cohort:
     left_out: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-def read_cohorts(card: DatasetCard, policy: LabelPolicy) -> dict[str, Cohort]:
+def read_cohorts(card: DatasetCard, policy: LabelPolicy, agreements: Collection[str] = ()) -> dict[str, Cohort]:
     """Return the cohorts of a dataset by source id: ``primary``, and its shift target where it has one.
 
+    Args:
+        card: the dataset.
+        policy: what an uncertain label becomes.
+        agreements: names of the agreements that the home's settings record.
+
     Raises:
-        ConfigError: a file is absent or not as the card says, in one sentence with every fault.
+        ConfigError: an agreement that the card or its shift target names is not recorded, and nothing was read; or a
+            file is absent or not as the card says, in one sentence with every fault.
     """
+    wanted = [card.agreement, card.shift.agreement if card.shift else None]
+    missing = [name for name in wanted if name and name not in agreements]
+    if missing:
+        raise ConfigError(
+            f"dataset {card.id!r} may be read once crsbench.yaml records the agreement {' and '.join(missing)}: accept "
+            f"it with its owner, then add `agreements: {{{missing[0]}: {{accepted_by: NAME, accepted_on: DATE}}}}`."
+        )
     cohorts = {PRIMARY: _read(card, card.source, PRIMARY, policy)}
     if card.shift is not None:
         cohorts[card.shift.id] = _read(card, card.shift.source, card.shift.id, policy)

@@ -41,7 +41,8 @@ class Extraction:
             return None
         first = self.failures.row(0, named=True)
         return (
-            f"{self.failures.height} vector(s) of the support are missing or not finite, the first of image "
+            f"{self.failures.height} vector(s) of the support are missing, not finite or of another width than most, "
+            f"the first of image "
             f"{first['image_id']!r} under {first['condition_id']!r} ({first['reason']})"
         )
 
@@ -65,9 +66,14 @@ def extract(
         test_ids: ids of the test images.
         corruptions: ids of the corrupted conditions.
         shift_id: id of the shift target, or None.
+
+    Raises:
+        ConfigError: the encoder names a condition that is none of these.
     """
     import polars as pl
 
+    shifted_condition = shift_condition(shift_id) if shift_id else None
+    source.require_known((CLEAN, *corruptions, *((shifted_condition,) if shifted_condition else ())))
     primary = images.filter(pl.col("source_id") == "primary")
     test = primary.filter(pl.col("image_id").is_in(list(test_ids)))
     wanted: list[tuple[str, pl.DataFrame]] = [(CLEAN, primary)]
@@ -76,8 +82,8 @@ def extract(
     own: list[pl.DataFrame] = []
     shift: list[pl.DataFrame] = []
     failures: list[pl.DataFrame] = []
-    if shift_id is not None:
-        wanted.append((shift_condition(shift_id), shifted))
+    if shifted_condition is not None:
+        wanted.append((shifted_condition, shifted))
     for condition, rows in wanted:
         ids = rows.get_column("image_id").to_list()
         matrix = source.vectors(condition, ids, _labels(rows))
@@ -85,8 +91,8 @@ def extract(
             if condition == CLEAN:
                 failures.append(_failures(condition, ids, ["missing"] * len(ids)))
             continue
-        failures.append(_not_finite(condition, ids, matrix))
-        target = shift if shift_id is not None and condition == shift_condition(shift_id) else own
+        failures.append(_unusable(condition, ids, matrix, set(source.wrong_width(condition))))
+        target = shift if condition == shifted_condition else own
         target.append(_rows(condition, ids, matrix))
     empty, failed = _rows(CLEAN, [], None), pl.concat([_failures(CLEAN, [], []), *failures])
     if failed.height:
@@ -122,11 +128,14 @@ def _rows(condition: str, ids: list[str], matrix: NDArray[np.float32] | None) ->
     )
 
 
-def _not_finite(condition: str, ids: list[str], matrix: NDArray[np.float32]) -> pl.DataFrame:
+def _unusable(condition: str, ids: list[str], matrix: NDArray[np.float32], wrong_width: set[str]) -> pl.DataFrame:
     import numpy as np
 
     bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
-    reasons = ["missing" if np.isnan(matrix[i]).all() else "not_finite" for i in bad]
+    reasons = [
+        "wrong_width" if ids[i] in wrong_width else "missing" if np.isnan(matrix[i]).all() else "not_finite"
+        for i in bad
+    ]
     return _failures(condition, [ids[i] for i in bad], reasons)
 
 

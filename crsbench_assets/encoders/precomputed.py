@@ -6,7 +6,7 @@ support (``embeddings.extract``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -39,13 +39,32 @@ class PrecomputedVectors:
         if found is None:
             return None
         wanted = pl.DataFrame({"image_id": pl.Series(image_ids, dtype=pl.String)})
-        joined = wanted.join(found, on="image_id", how="left", maintain_order="left").get_column("vector")
+        usable = found.filter(pl.col("vector").list.len() == self._width)
+        joined = wanted.join(usable, on="image_id", how="left", maintain_order="left").get_column("vector")
         matrix = np.full((len(image_ids), self._width), np.nan, dtype=np.float32)
         present = joined.is_not_null().to_numpy()
         if present.any():
             flat = joined.drop_nulls().explode().cast(pl.Float32)
             matrix[present] = flat.fill_null(float("nan")).to_numpy().reshape(-1, self._width)
         return matrix
+
+    def wrong_width(self, condition_id: str) -> Collection[str]:
+        """See :class:`crsbench_assets.encoders.source.VectorSource`."""
+        import polars as pl
+
+        found = self._by_condition.get(condition_id)
+        if found is None:
+            return ()
+        return found.filter(pl.col("vector").list.len() != self._width).get_column("image_id").to_list()
+
+    def require_known(self, conditions: Collection[str]) -> None:
+        """See :class:`crsbench_assets.encoders.source.VectorSource`; a misspelt condition would else look absent."""
+        unknown = sorted(self._by_condition.keys() - set(conditions))
+        if unknown:
+            raise ConfigError(
+                f"{self._label}: unknown condition(s) {', '.join(map(repr, unknown))}; the protocol has "
+                f"{', '.join(conditions)}. Rename or remove their rows."
+            )
 
     @cached_property
     def _frame(self) -> pl.DataFrame:
@@ -71,9 +90,8 @@ class PrecomputedVectors:
         n_repeated = frame.height - frame.select("image_id", "condition_id").n_unique()
         if n_repeated:
             raise ConfigError(f"{self._label}: {n_repeated} row(s) repeat an image and condition; expected one each.")
-        widths = frame.get_column("vector").list.len().drop_nulls().unique().sort().to_list()
-        if len(widths) != 1 or widths[0] == 0:
-            raise ConfigError(f"{self._label}: vectors have the widths {widths}; expected one width above 0.")
+        if not (frame.get_column("vector").list.len() > 0).any():
+            raise ConfigError(f"{self._label}: {', '.join(self._files)} hold no vector; expected one for every image.")
         return frame
 
     @cached_property
@@ -83,4 +101,6 @@ class PrecomputedVectors:
 
     @cached_property
     def _width(self) -> int:
-        return int(self._frame.get_column("vector").list.len().drop_nulls()[0])
+        """Most common width above 0; the smallest of several."""
+        widths = self._frame.get_column("vector").list.len()
+        return int(widths.filter(widths > 0).mode().min())  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ What lives here: the interface, and the choice of its implementation. What stays
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from crsbench_assets.config.cards import DatasetCard, EncoderCard
@@ -30,8 +30,20 @@ class VectorSource(Protocol):
             labels: int8 (n, k); synthetic encoders plant their signal by them, others do not look.
 
         Returns:
-            float32 (n, d), a row of NaN where the encoder has no vector for the image; None where it has none for
-            the whole condition.
+            float32 (n, d), a row of NaN where the encoder has no vector of width d for the image; None where it has
+            none for the whole condition.
+        """
+        ...
+
+    def wrong_width(self, condition_id: str) -> Collection[str]:
+        """Return the ids of the images whose vector is not as wide as most vectors of the encoder."""
+        ...
+
+    def require_known(self, conditions: Collection[str]) -> None:
+        """Refuse vectors that nobody would look at.
+
+        Raises:
+            ConfigError: the encoder names a condition that is not among ``conditions``.
         """
         ...
 

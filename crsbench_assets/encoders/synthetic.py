@@ -16,7 +16,7 @@ benchmark.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from crsbench_assets.config.cards import DatasetCard, EncoderCard
@@ -68,6 +68,13 @@ class SyntheticVectors:
         norm = np.exp(self._settings.norm_spread * np.sign(drawn[:, :1]))
         vectors: NDArray[np.float32] = ((norm * noise) @ self._rotation(width)).astype(np.float32)
         return vectors
+
+    def wrong_width(self, condition_id: str) -> Collection[str]:
+        """Return no id: all vectors are drawn with one width."""
+        return ()
+
+    def require_known(self, conditions: Collection[str]) -> None:
+        """Do nothing: a vector is drawn when it is asked for, so none is left unused."""
 
     def _draw(self, image_id: str, width: int) -> NDArray[np.float64]:
         """Return what is random about an image, (1 + width,): the sign of its log norm, then noise."""

@@ -12,13 +12,16 @@ NeurIPS, arXiv 1909.10155 (debiased error); Brier (1950); protocol page, section
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, softmax
 
 from crsbench_assets.metrics.ranking import tie_run_starts
-from crsbench_assets.metrics.specs import Task
+
+if TYPE_CHECKING:
+    from crsbench_assets.config.cards import Task
 
 EDGE_TOLERANCE = 2.0**-25
 """How far above a bin edge a probability still counts as lying on it. Storing logits as float32 moves a

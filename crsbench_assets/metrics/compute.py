@@ -1,8 +1,9 @@
 """All metrics of one run record, from its logits and labels.
 
-What lives here: the assembly of a record and of its labels, reasons for what is undefined, reliability bins
-as rows, and the macro means that two records may be compared by.
-What stays out: the single metrics (``ranking``, ``calibration``, ``ordinal``), intervals (``replicates``).
+What lives here: the assembly of a record and of its labels, reasons for what is undefined, and reliability bins
+as rows.
+What stays out: the single metrics (``ranking``, ``calibration``, ``ordinal``), intervals (``replicates``), and the
+macro means that two records may be compared by (``aggregates.axes``).
 Source: protocol page, section 5.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,10 @@ from crsbench_assets.metrics.calibration import (
 )
 from crsbench_assets.metrics.ordinal import ordinal_mean_absolute_error, quadratic_weighted_kappa
 from crsbench_assets.metrics.ranking import auroc, ranking_scores
-from crsbench_assets.metrics.specs import Task, UndefinedReason
+from crsbench_assets.metrics.specs import UndefinedReason
+
+if TYPE_CHECKING:
+    from crsbench_assets.config.cards import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,10 @@ class LabelMetrics:
 class RecordMetrics:
     """Metrics of one run record, None where undefined.
 
-    Named as in :data:`crsbench_assets.metrics.specs.METRICS`. ``n``: images. ``n_defined_auroc``,
-    ``n_defined_calibration``: labels behind the macro means. ``reason``: why ``macro_auroc`` or else ``ece``
-    is undefined, by the first label; the other labels' reasons stand with them.
+    Named as in :data:`crsbench_assets.tables.results.METRICS`. ``n``: images. ``n_defined_auroc``,
+    ``n_defined_calibration``: labels behind the macro means. ``reason``: why ``macro_auroc``, or else ``ece`` or
+    ``nll``, is undefined, by the first label; the other labels' reasons stand with them. It is None where only
+    ``qwk`` and ``ordinal_mae`` are, which other than ordinal tasks do not have.
     """
 
     n: int
@@ -90,14 +95,6 @@ class ReliabilityBin(NamedTuple):
     n: int
     mean_confidence: float
     mean_label: float
-
-
-class PairedMacros(NamedTuple):
-    """Two macro means over the same labels, and how many those are."""
-
-    first: float | None
-    second: float | None
-    n_defined: int
 
 
 class _Outcome(NamedTuple):
@@ -170,7 +167,7 @@ def record_metrics(
     reason = None
     if macro_auroc is None:
         reason = next((row.auroc_reason for row in rows if row.auroc_reason), None)
-    elif ece is None:
+    elif ece is None or np.isnan(outcome.nll):
         reason = next((row.calibration_reason for row in rows if row.calibration_reason), None)
     return RecordMetrics(
         n=n,
@@ -222,32 +219,6 @@ def reliability_bins(
     fitted_p = np.where(np.isnan(logits), np.nan, probabilities)
     rows += _bin_rows(equal_width_bins(fitted_p, labels, n_bins), range(logits.shape[1]))
     return rows
-
-
-def paired_macros(first: Sequence[float | None], second: Sequence[float | None]) -> PairedMacros:
-    """Return the macro means of two records over the labels defined in both.
-
-    A ratio or difference of macro means compares like with like only over the same labels.
-
-    Args:
-        first: one value per label, None where undefined.
-        second: the same labels in the same order.
-
-    Returns:
-        Both means and the number of labels; (None, None, 0) where no label is defined in both.
-
-    Raises:
-        ValueError: where the two have different lengths.
-
-    Example:
-        >>> paired_macros([0.5, 1.0, 0.75], [0.5, None, 0.25])
-        PairedMacros(first=0.625, second=0.375, n_defined=2)
-    """
-    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-    if not pairs:
-        return PairedMacros(None, None, 0)
-    n = len(pairs)
-    return PairedMacros(sum(a for a, _ in pairs) / n, sum(b for _, b in pairs) / n, n)
 
 
 def _check_inputs(

@@ -9,10 +9,13 @@ and Clarke-Pearson (1988), Biometrics 44, 837-845, doi:10.2307/2531595; protocol
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from crsbench_assets.metrics.specs import Task
+if TYPE_CHECKING:
+    from crsbench_assets.config.cards import Task
 
 
 def ranking_scores(logits: NDArray[np.floating], probabilities: NDArray[np.float64], task: Task) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -25,32 +25,16 @@ from crsbench_assets.metrics.replicates import (
     group_weights,
     percentile_interval,
 )
-from crsbench_assets.metrics.specs import ECE_DEFINITION, Task
+from crsbench_assets.metrics.specs import ECE_DEFINITION
 from crsbench_assets.tables.registry import TABLES
+from crsbench_assets.tables.results import INTERVALS, METRICS
 
-METRIC_NAMES = (
-    "macro_auroc",
-    "ece",
-    "adaptive_ece",
-    "classwise_ece",
-    "ece_debiased",
-    "brier",
-    "nll",
-    "accuracy",
-    "balanced_accuracy",
-    "qwk",
-    "ordinal_mae",
-)
+if TYPE_CHECKING:
+    from crsbench_assets.config.cards import Task
 
-INTERVAL_NAMES = (
-    "macro_auroc_ci_low",
-    "macro_auroc_ci_high",
-    "ece_ci_low",
-    "ece_ci_high",
-    "interval_reason",
-    "ece_floor",
-    "ece_floor_p95",
-)
+METRIC_NAMES = tuple(column.name for column in METRICS)
+
+INTERVAL_NAMES = tuple(column.name for column in INTERVALS)
 
 TOP_LABEL = "top_label"
 

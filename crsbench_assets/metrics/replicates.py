@@ -12,7 +12,7 @@ page, section 5.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,9 @@ from crsbench_assets.metrics.calibration import (
     top_label,
 )
 from crsbench_assets.metrics.ranking import RankedColumns, auroc, placement_values, ranking_scores
-from crsbench_assets.metrics.specs import Task
+
+if TYPE_CHECKING:
+    from crsbench_assets.config.cards import Task
 
 LEVEL = 0.95
 """Coverage of every interval."""
@@ -49,11 +51,6 @@ class Replicates:
     point: float | None
     values: NDArray[np.float64]
     per_label: NDArray[np.float64]
-
-    @property
-    def n_dropped(self) -> NDArray[np.int64]:
-        """Number of replicates in which each label is undefined, (k,); all b where it has no point either."""
-        return np.asarray(np.isnan(self.per_label).sum(axis=0, dtype=np.int64))
 
 
 class Interval(NamedTuple):

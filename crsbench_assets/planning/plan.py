@@ -203,6 +203,10 @@ class _Planner:
                 return f"this version cannot read the layout {layout} yet", "not_available"
             if registry.datasets[key[0]].source.has_images:
                 return "this version cannot read images yet", "not_available"
+            card = registry.datasets[key[0]]
+            for agreement in (card.agreement, card.shift.agreement if card.shift else None):
+                if agreement is not None and agreement not in registry.settings.agreements:
+                    return f"crsbench.yaml does not record that somebody accepted {agreement!r}", "no_access"
         if stage.name == "extract" and registry.encoders[key[0]].kind in IMAGE_KINDS:
             return f"this version cannot load encoders of kind {registry.encoders[key[0]].kind} yet", "not_available"
         return None

@@ -51,7 +51,7 @@ def plan_json(project: Project, plan: Plan) -> dict[str, Any]:
     """Return the plan as JSON: counts, estimate and every task that is not current."""
     return {
         "home": str(project.layout.root),
-        "protocol": f"{project.registry.protocol.id}@{project.registry.protocol.hash[:12]}",
+        "protocol": project.registry.protocol.label,
         "counts": asdict(plan.counts),
         "due": asdict(estimate(project, plan)),
         "tasks": [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from crsbench_assets.probes.logistic import LogisticFit, fit_logistic
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-Task = Literal["single_label", "ordinal", "multi_label"]
+    from crsbench_assets.config.cards import Task
 
 SOFTMAX = "softmax"
 

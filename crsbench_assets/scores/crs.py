@@ -68,7 +68,7 @@ def crs_scores(
     if panel.conditions.protocol_hash != protocol.hash:
         raise ConfigError(
             f"Panel {panel.panel_id} was formed under {panel.conditions.protocol_id}, and scores were asked for "
-            f"under {protocol.id}@{protocol.hash[:12]}: rows of two protocols are never mixed. Freeze a panel under "
+            f"under {protocol.label}: rows of two protocols are never mixed. Freeze a panel under "
             "this protocol."
         )
     cells = values_by_cell(values)

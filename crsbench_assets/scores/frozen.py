@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from crsbench_assets.scores.panel import PROVISIONAL
+from crsbench_assets.config.ids import PROVISIONAL
 
 
 def moved_scores(before: pl.DataFrame | None, now: pl.DataFrame) -> list[str]:

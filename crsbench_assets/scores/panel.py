@@ -19,14 +19,12 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.hashes import content_hash
+from crsbench_assets.config.ids import PROVISIONAL as PROVISIONAL
 from crsbench_assets.config.ids import check_id
 from crsbench_assets.config.protocol import AXES, ScoreRules
 from crsbench_assets.config.settings import LabelPolicy
 from crsbench_assets.scores.profile import CellValues, RobustnessVariant, values_by_cell
 from crsbench_assets.tables.scores import SCORE_TABLES
-
-PROVISIONAL = "provisional"
-"""Id of the cohort that scores use until a panel is frozen."""
 
 _HASH_DIGITS = 12
 _NAME_LENGTH = 48 - 1 - _HASH_DIGITS  # so that the panel id, with "-" and the digits, is a valid id itself

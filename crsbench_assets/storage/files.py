@@ -1,16 +1,18 @@
-"""Durable writing of small files.
+"""Durable writing of small files, and the lock around a change of them.
 
-What lives here: replacing a file at once, with its bytes on disk before its name. What stays out: what is written.
+What lives here: replacing a file at once, with its bytes on disk before its name, and locks between processes. What
+stays out: what is written.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,25 @@ def storage_errors(path: Path) -> Iterator[None]:
                 "--home; reading commands (status, sql) work as it is."
             ) from error
         raise StorageError(f"{path}: {error.strerror or error}.") from error
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock on ``path`` against other processes and threads of this machine, waiting for it as long as needed.
+
+    The file stays, empty. Where a file system has no locks, nothing is held.
+
+    Raises:
+        StorageError: the file cannot be made.
+    """
+    with storage_errors(path):
+        handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def sync(path: Path) -> None:

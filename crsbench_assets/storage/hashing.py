@@ -34,12 +34,15 @@ def frame_hash(frame: pl.DataFrame, table: TableSpec) -> str:
     return arrow_hash(ordered.to_arrow().cast(table.arrow_schema()), table)
 
 
-def arrow_hash(rows: pa.Table, table: TableSpec) -> str:
-    """Return the content hash of rows that are in the table's Arrow schema and in the order of its key."""
+def arrow_hash(rows: pa.Table, table: TableSpec, *, with_volatile: bool = False) -> str:
+    """Return the content hash of rows that are in the table's Arrow schema and in the order of its key.
+
+    ``with_volatile`` covers the volatile columns too: the hash that names a file.
+    """
     digest = hashlib.sha256()
     digest.update(str(rows.num_rows).encode())
     for column in table.columns:
-        if not column.volatile:
+        if with_volatile or not column.volatile:
             digest.update(f"\n{column.name}:{column.type}\n".encode())
             _update(digest, rows.column(column.name).combine_chunks())
     return digest.hexdigest()[:HASH_LENGTH]

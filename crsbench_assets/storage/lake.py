@@ -13,7 +13,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,9 @@ class Pointer:
     written_at: str
 
 
+_POINTER_FIELDS = frozenset(each.name for each in fields(Pointer))
+
+
 @dataclass(frozen=True)
 class Provenance:
     """What a commit records beside the rows."""
@@ -86,8 +89,18 @@ class Lake:
         return Path(self.layout.partition(TABLES[table], key, self.arm))
 
     def pointer(self, table: str, key: PartitionKey) -> Pointer | None:
-        """Return the pointer of a partition, or None where nothing was ever committed."""
-        return read_pointer(f"{self.layout.partition(TABLES[table], key, self.arm)}/{POINTER_FILE}")
+        """Return the pointer of a partition, or None where nothing was ever committed.
+
+        Raises:
+            StorageError: it is damaged, or a newer crsbench wrote it.
+        """
+        spec = TABLES[table]
+        pointer = read_pointer(f"{self.layout.partition(spec, key, self.arm)}/{POINTER_FILE}")
+        if pointer is not None and (
+            pointer.schema_version > spec.schema_version or pointer.code_version > spec.code_version
+        ):
+            raise _newer(partition_label(table, key))
+        return pointer
 
     def attempt(self, table: str, key: PartitionKey) -> leases.Attempt | None:
         """Return the last attempt that did not end in a commit, of the stage whose first table this is."""
@@ -161,7 +174,8 @@ class Lake:
         names: tuple[str, ...] = ()
         n_bytes = 0
         if status == "ok":
-            name = f"part-{content}.parquet"
+            has_volatile = any(column.volatile for column in spec.columns)
+            name = f"part-{arrow_hash(rows, spec, with_volatile=True) if has_volatile else content}.parquet"
             n_bytes = _write_parquet(folder / name, rows, spec)
             names = (name,)
         if lease is not None and not leases.still_held(*lease):
@@ -196,7 +210,7 @@ def read_pointer(path: Path | str) -> Pointer | None:
     """Return the pointer in a file, or None where there is none.
 
     Raises:
-        StorageError: the file holds no pointer.
+        StorageError: the file holds no pointer, or one with fields that this version does not know.
     """
     value = read_json(path)
     if value is None:
@@ -204,6 +218,8 @@ def read_pointer(path: Path | str) -> Pointer | None:
     try:
         return pointer_from_json(value)
     except (TypeError, KeyError, ValueError) as error:
+        if isinstance(value, dict) and value.keys() - _POINTER_FIELDS:
+            raise _newer(str(path)) from error
         raise StorageError(
             f"{path} is damaged (no pointer of this version): remove it, and what it described is computed again."
         ) from error
@@ -211,9 +227,13 @@ def read_pointer(path: Path | str) -> Pointer | None:
 
 def pointer_from_json(value: Mapping[str, object]) -> Pointer:
     """Return the pointer that a JSON mapping describes."""
-    fields = dict(value)
-    fields["files"] = tuple(fields["files"])  # type: ignore[arg-type]
-    return Pointer(**fields)  # type: ignore[arg-type]
+    known = dict(value)
+    known["files"] = tuple(known["files"])  # type: ignore[arg-type]
+    return Pointer(**known)  # type: ignore[arg-type]
+
+
+def _newer(what: str) -> StorageError:
+    return StorageError(f"{what} was written by a newer crsbench than this one: upgrade crsbench.")
 
 
 def partition_label(table: str, key: PartitionKey) -> str:
@@ -222,12 +242,14 @@ def partition_label(table: str, key: PartitionKey) -> str:
 
 
 def _write_parquet(path: Path, rows: pa.Table, spec: TableSpec) -> int:
-    """Write an immutable file and return its size; a file of that name already holds these rows."""
+    """Write an immutable file and return its size; one of that name that holds these rows is left alone.
+
+    Where it does not, somebody or the disk damaged it, and it is replaced.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    volatile = any(column.volatile for column in spec.columns)
-    if path.exists() and not volatile:
+    if path.exists() and _holds(path, rows):
         return path.stat().st_size
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     floats = {"real32": "{}", "reals": "{}.list.element"}
@@ -253,6 +275,18 @@ def _write_parquet(path: Path, rows: pa.Table, spec: TableSpec) -> int:
         finally:
             temporary.unlink(missing_ok=True)
     return path.stat().st_size
+
+
+def _holds(path: Path, rows: pa.Table) -> bool:
+    """Whether a file can be read and holds exactly these rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found: pa.Table = pq.read_table(path, partitioning=None)
+    except (OSError, pa.ArrowException):
+        return False
+    return bool(found.equals(rows))
 
 
 def _os_error(error: Exception) -> tuple[int, str]:

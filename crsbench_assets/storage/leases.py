@@ -7,19 +7,17 @@ Source: interfaces page, "Home"; a lease is a file with a heartbeat, not a lock 
 
 from __future__ import annotations
 
-import fcntl
-import os
 import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from crsbench_assets.config.errors import CrsbenchError, LeaseHeldError, StorageError
-from crsbench_assets.storage.files import read_json, replace_json, storage_errors
+from crsbench_assets.storage.files import locked, read_json, replace_json, storage_errors
 from crsbench_assets.storage.processes import ProcessIdentity, this_process
 
 ATTEMPT_FILE = "_attempt.json"
@@ -156,21 +154,13 @@ def _acquire(folder: Path, stage: str, run_id: str | None) -> Attempt:
     return attempt
 
 
-@contextmanager
-def _transition(folder: Path) -> Iterator[None]:
+def _transition(folder: Path) -> AbstractContextManager[None]:
     """Serialise changes of one partition's attempt file between the processes of a machine.
 
     The lock is held for the milliseconds of one change, never during computation. Where a file system has no
     locks, two acquirers of one free lease may both win; the commit still lets one of them through (`still_held`).
     """
-    with storage_errors(folder):
-        handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+    return locked(folder / ".lock")
 
 
 def _with(attempt: Attempt, **changes: Any) -> Attempt:

@@ -1,33 +1,35 @@
 """A home, opened: its layout, its registry and its lake, after the guards that keep its numbers comparable.
 
-What lives here: making and opening a home, and what a filled home refuses: another protocol, another label policy,
-an id with other content, a lake newer than the code. What stays out: what is computed (``planning`` and above).
+What lives here: making and opening a home, the edit of its settings, and what a filled home refuses: another protocol,
+another label policy, an id with other content, a lake newer than the code. What stays out: what is computed
+(``planning`` and above).
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from crsbench_assets.config.errors import ConfigError, StorageError
-from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.registry import Registry, load_registry, registry_from_snapshot
-from crsbench_assets.config.settings import DEFAULT_SETTINGS
-from crsbench_assets.storage.files import read_json, replace_bytes, replace_json, storage_errors
+from crsbench_assets.config.settings import DEFAULT_SETTINGS, edited_list
+from crsbench_assets.storage.files import locked, read_json, replace_bytes, replace_json, storage_errors
 from crsbench_assets.storage.hashing import FileFingerprints
-from crsbench_assets.storage.lake import Lake
+from crsbench_assets.storage.lake import POINTER_FILE, Lake, read_pointer
 from crsbench_assets.storage.layout import HomeLayout, require_home, resolve_home
 
 LAYOUT_VERSION = 1
 """Version of the lake's layout; a newer one is refused, an older one needs `crsbench migrate`."""
+
+RECORDED_LATER = ("revision", "sha256")
+"""Fields of an encoder's ``weights`` that stay empty until the first verified download: filling one in changes nothing
+about what is measured."""
 
 
 def code_release() -> str:
@@ -69,6 +71,16 @@ def create_home(layout: HomeLayout, dagster_yaml: str, *, workers: int = 1) -> b
     with storage_errors(layout.root):
         if layout.root.exists() and not _is_empty_or_half_made(layout):
             raise StorageError(f"{layout.root} is not empty and no crsbench home: name an empty or new folder.")
+        layout.lake.mkdir(parents=True, exist_ok=True)
+    with _home_lock(layout):  # two at once: the second finds the home of the first
+        if layout.settings.exists():
+            return False
+        _make_home(layout, dagster_yaml, workers)
+    return True
+
+
+def _make_home(layout: HomeLayout, dagster_yaml: str, workers: int) -> None:
+    with storage_errors(layout.root):
         for folder in ("encoders", "datasets", "reports"):
             (layout.root / folder).mkdir(parents=True, exist_ok=True)
         for folder_path in (layout.registry, layout.panels, layout.published, layout.dagster):
@@ -79,14 +91,21 @@ def create_home(layout: HomeLayout, dagster_yaml: str, *, workers: int = 1) -> b
     replace_json(layout.layout_file, {"layout": LAYOUT_VERSION, "home_id": home_id, "created_by": code_release()})
     settings = DEFAULT_SETTINGS.format(workers=workers, group_salt=secrets.token_hex(16))
     replace_bytes(layout.settings, settings.encode())  # last: its presence makes the folder a home
-    return True
 
 
 def _is_empty_or_half_made(layout: HomeLayout) -> bool:
     """Whether a folder holds no file but what :func:`create_home` leaves where it was cut off."""
     ours = {layout.dagster / "dagster.yaml", layout.dagster / "crsbench_home_id", layout.layout_file}
+    ours |= {layout.settings, layout.lake / ".lock"}
     # iterdir first: it refuses a file in the folder's place, of which rglob finds nothing
-    return not any(layout.root.iterdir()) or {p for p in layout.root.rglob("*") if not p.is_dir()} <= ours
+    found = {path for path in layout.root.rglob("*") if not path.is_dir()} if any(layout.root.iterdir()) else set()
+    half_written = {path for path in found if path.name.endswith(".tmp") and _goal_of(path) in ours}
+    return found - half_written <= ours
+
+
+def _goal_of(temporary: Path) -> Path:
+    """Return the file that ``replace_bytes`` was writing where it was killed."""
+    return temporary.with_name(temporary.name.removeprefix(".").rsplit(".", 2)[0])
 
 
 def open_project(home: str | Path | None = None, *, registry_hash: str | None = None) -> Project:
@@ -111,7 +130,8 @@ def open_project(home: str | Path | None = None, *, registry_hash: str | None = 
 def write_snapshot(project: Project) -> str:
     """Write the registry into the lake, so that runs on any machine work from it, and return its hash.
 
-    Also records what a filled home never changes: protocol, label policy and the content behind each id.
+    Also records what a filled home never changes: protocol, label policy and the content behind each id. An id without
+    results takes the content that its card has now.
     """
     registry, layout = project.registry, project.layout
     path = layout.registry / f"{registry.hash}.json"
@@ -123,10 +143,24 @@ def write_snapshot(project: Project) -> str:
         if {key: locked.get(key) for key in wanted} != wanted:
             replace_json(layout.layout_file, {**locked, **wanted})
         known = _known_identities(layout)
-        merged = {**_identities(registry), **known}
+        _check_identities(layout, registry)  # again: somebody may have computed since the project was opened
+        merged = {**known, **_identities(registry)}
         if merged != known:
             replace_json(layout.identities, merged)
     return registry.hash
+
+
+def edit_settings(layout: HomeLayout, field: str, *, add: str | None = None, remove: str | None = None) -> None:
+    """Add or remove one id of a list in ``crsbench.yaml`` and keep the user's comments and order.
+
+    Of two edits at once, both are made; a reader sees the file before or after one.
+
+    Raises:
+        ConfigError: the file holds no settings; it stays as it is.
+        StorageError: the disk refuses; the file stays as it is.
+    """
+    with _home_lock(layout):
+        replace_bytes(layout.settings, edited_list(layout.settings, field, add=add, remove=remove))
 
 
 def read_snapshot(layout: HomeLayout, registry_hash: str) -> Registry:
@@ -181,27 +215,34 @@ def _check_locked(layout: HomeLayout, registry: Registry) -> None:
         )
 
 
-def _identities(registry: Registry) -> dict[str, str]:
-    encoders = {f"encoder {key}": content_hash(card.identity) for key, card in registry.encoders.items()}
-    datasets = {f"dataset {key}": content_hash(card.identity) for key, card in registry.datasets.items()}
+def _identities(registry: Registry) -> dict[str, dict[str, Any]]:
+    encoders = {f"encoder {key}": card.identity for key, card in registry.encoders.items()}
+    datasets = {f"dataset {key}": card.identity for key, card in registry.datasets.items()}
     return encoders | datasets
 
 
-def _known_identities(layout: HomeLayout) -> dict[str, Any]:
+def _known_identities(layout: HomeLayout) -> dict[str, dict[str, Any]]:
     try:
-        return read_json(layout.identities) or {}
-    except StorageError as error:
+        known = read_json(layout.identities)
+    except StorageError:
+        known = False
+    if known is None:
+        return {}
+    if not isinstance(known, dict) or not all(isinstance(identity, dict) for identity in known.values()):
         raise StorageError(
             f"{layout.identities} is damaged, so it is unknown what each id stood for: restore it from a backup. "
             "Without one, remove it only if no card changed since."
-        ) from error
+        )
+    return known
 
 
 def _check_identities(layout: HomeLayout, registry: Registry) -> None:
     known = _known_identities(layout)
     for name, identity in _identities(registry).items():
-        if known.get(name, identity) != identity:
-            kind, identifier = name.split()
+        if not _is_other(known.get(name, identity), identity):
+            continue
+        kind, identifier = name.split()
+        if _has_results(layout, kind, identifier):
             raise ConfigError(
                 f"The card of the {name!r} now describes other content than the one this home has results for: an id "
                 f"keeps its content for ever. Give the new content a new id (another file in {kind}s/), and put the "
@@ -209,12 +250,24 @@ def _check_identities(layout: HomeLayout, registry: Registry) -> None:
             )
 
 
-@contextmanager
-def _home_lock(layout: HomeLayout) -> Iterator[None]:
-    with storage_errors(layout.lake):
-        handle = os.open(layout.lake / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+def _is_other(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> bool:
+    """Whether an identity differs from the recorded one in more than what was recorded since."""
+    weights = recorded.get("weights") or {}
+    open_fields = {name for name in RECORDED_LATER if weights.get(name) is None}
+
+    def settled(value: Mapping[str, Any]) -> dict[str, Any]:
+        weights = value.get("weights") or {}
+        return {**value, "weights": {name: weights[name] for name in weights.keys() - open_fields}}
+
+    return settled(recorded) != settled(identity)
+
+
+def _has_results(layout: HomeLayout, kind: str, identifier: str) -> bool:
+    """Whether any arm holds a result of an encoder or a dataset; what only ever failed is none."""
+    below = "**/" if kind == "encoder" else ""
+    pointers = layout.lake.glob(f"*/*/**/{kind}_id={identifier}/{below}{POINTER_FILE}")
+    return any((pointer := read_pointer(path)) is not None and pointer.status == "ok" for path in pointers)
+
+
+def _home_lock(layout: HomeLayout) -> AbstractContextManager[None]:
+    return locked(layout.lake / ".lock")

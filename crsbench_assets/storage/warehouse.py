@@ -10,7 +10,6 @@ replayed the user's rows into the new file; a link to a new name did neither.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -19,15 +18,15 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from crsbench_assets.config.errors import StorageError
 from crsbench_assets.config.hashes import content_hash
-from crsbench_assets.storage.files import read_json, replace_json, storage_errors, sync
-from crsbench_assets.storage.lake import POINTER_FILE, Lake, Pointer, read_pointer
+from crsbench_assets.storage.files import locked, read_json, replace_json, storage_errors, sync
+from crsbench_assets.storage.lake import Lake, Pointer
 from crsbench_assets.storage.layout import HomeLayout, PartitionKey
 from crsbench_assets.storage.project import Project, code_release
 from crsbench_assets.tables.ddl import (
@@ -41,7 +40,7 @@ from crsbench_assets.tables.ddl import (
     select_files,
 )
 from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.schema import TableSpec
+from crsbench_assets.tables.schema import DUCKDB_TYPES, TableSpec
 from crsbench_assets.tables.validate import conform
 
 if TYPE_CHECKING:
@@ -60,6 +59,9 @@ PROVISIONAL_PANEL = "provisional"
 OUTDATED_SCHEMA = "outdated_schema"
 """Status, in table ``partitions``, of one written in another shape: it is recomputed or migrated, not published."""
 
+WITHHELD_CELLS = ("failed", "not_applicable")
+"""Statuses of cells whose earlier results are not published: they speak of inputs that are gone."""
+
 SnapshotState = Literal["absent", "pristine", "changed", "locked"]
 Origin = Literal["warehouse", "lake"]
 
@@ -71,6 +73,15 @@ _QUERY_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_
 
 _RELATIONS = frozenset((*TABLES, WAREHOUSE_INFO.name, *(view.name for view in VIEWS)))
 """Everything that a warehouse answers for."""
+
+_OF_CELLS = frozenset(spec.name for spec in TABLES.values() if spec.grain == "cell" and not spec.explains_failure)
+"""Tables whose rows depend on the status of their cell."""
+
+_JUDGED = _OF_CELLS | {"cells", "partitions"}
+"""Relations for which the planner has to look at the cells."""
+
+_LOCKED = "Could not set lock on file"
+"""What DuckDB says of a file that another process holds open; a path may hold any word."""
 
 
 class CellStatus(Protocol):
@@ -95,12 +106,13 @@ class CellStatus(Protocol):
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition of the lake, resolved."""
+    """One partition of the lake, resolved; ``withheld`` is the cell whose status keeps its rows from publication."""
 
     table: str
     key: PartitionKey
     folder: Path
     pointer: Pointer
+    withheld: CellStatus | None = None
 
     @property
     def files(self) -> list[str]:
@@ -110,7 +122,8 @@ class Partition:
     @property
     def is_published(self) -> bool:
         """Whether its rows are part of a snapshot."""
-        return self.pointer.status == "ok" and self.pointer.schema_version == TABLES[self.table].schema_version
+        is_current = self.pointer.schema_version == TABLES[self.table].schema_version
+        return self.pointer.status == "ok" and is_current and self.withheld is None
 
 
 @dataclass(frozen=True)
@@ -165,7 +178,8 @@ def publish(project: Project, cells: Iterable[CellStatus]) -> Publication:
     """Publish the lake as it stands now, and point ``warehouse.duckdb`` at it.
 
     Readers of earlier snapshots are not disturbed: their file stays as it is. Two publications of one lake hold equal
-    rows, but for ``warehouse_info``. Publishers of one machine wait for each other.
+    rows, but for ``warehouse_info``. Publishers of one machine wait for each other. Of a cell that failed or is not
+    applicable, only the tables that explain the failure are published.
 
     Args:
         project: the opened home.
@@ -179,7 +193,7 @@ def publish(project: Project, cells: Iterable[CellStatus]) -> Publication:
     with storage_errors(layout.published), _publisher_lock(layout):
         number, folder = _claim(layout)
         try:
-            partitions = resolve_partitions(project)
+            partitions = _judged(resolve_partitions(project), cells)
             building = folder / "warehouse.duckdb"
             n_rows = _build(project, building, number, partitions, cells)
             sync(building)
@@ -188,7 +202,7 @@ def publish(project: Project, cells: Iterable[CellStatus]) -> Publication:
             sync(layout.published)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        _write_record(layout, path, number, partitions, _contents(partitions, cells))
+        _write_record(layout, path, number, partitions, _contents(project, partitions, cells))
         _point(layout, path)
         _prune(layout, number)
     return Publication(
@@ -203,13 +217,13 @@ def publish(project: Project, cells: Iterable[CellStatus]) -> Publication:
 
 
 def is_published(project: Project, cells: Iterable[CellStatus]) -> bool:
-    """Whether the published snapshot is as it was made, and made of the lake as it stands now."""
-    records = published_records(project.layout)
-    if not records or snapshot_state(project.layout) not in ("pristine", "locked"):
+    """Whether the snapshot that ``warehouse.duckdb`` names is as it was made, and what `publish` would make now."""
+    layout, cells = project.layout, list(cells)
+    record = _linked_record(layout)
+    if record is None or _moved_from(layout) or snapshot_state(layout) not in ("pristine", "locked"):
         return False
-    newest = records[-1]
-    is_here = newest["home"] == str(project.layout.root)
-    return is_here and newest.get("contents") == _contents(resolve_partitions(project), cells)
+    partitions = _judged(resolve_partitions(project), cells)
+    return bool(record.get("contents") == _contents(project, partitions, cells))
 
 
 def snapshot_state(layout: HomeLayout) -> SnapshotState:
@@ -256,7 +270,8 @@ def open_live(
     try:
         with _lake_errors("The lake cannot be read"):
             partitions = resolve_partitions(project, tables)
-            _fill(connection, project, 0, partitions, cells() if "cells" in wanted else (), wanted)
+            found = list(cells()) if wanted & _JUDGED else []
+            _fill(connection, project, 0, _judged(partitions, found), found, wanted)
     except StorageError:
         connection.close()
         raise
@@ -264,7 +279,7 @@ def open_live(
 
 
 def published_rows(layout: HomeLayout, table: str) -> pl.DataFrame:
-    """Return the rows of a table as they were published last; no row where nothing was.
+    """Return the rows of a table as they were published last; no row where nothing was, or in another shape.
 
     The newest snapshot that is as it was published counts; one that somebody changed or writes to is passed over.
     """
@@ -275,6 +290,9 @@ def published_rows(layout: HomeLayout, table: str) -> pl.DataFrame:
         snapshot = _open_file(layout.published / f"warehouse-{record['number']}.duckdb")
         if not isinstance(snapshot, str):
             with closing(snapshot):
+                shape = f"SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = {literal(table)}"
+                if not {(c.name, DUCKDB_TYPES[c.type]) for c in spec.columns} <= set(snapshot.sql(shape).fetchall()):
+                    return spec.empty()
                 columns = ", ".join(quoted(name) for name in spec.column_names)
                 rows = pl.from_arrow(snapshot.sql(f"SELECT {columns} FROM {quoted(table)}").to_arrow_table())
             return conform(pl.DataFrame(rows), spec)
@@ -285,7 +303,8 @@ def query(project: Project, sql: str, *, cells: Callable[[], Iterable[CellStatus
     """Return the answer to one SELECT.
 
     The warehouse answers, or the lake where ``live`` asks for it or the snapshot is not what was published. The query
-    sees the home's tables and no other file, and can write nothing.
+    can write nothing and read no file outside of the lake; of the lake it may name any file, the registry snapshots
+    with their ``group_salt`` too.
 
     Args:
         project: the opened home.
@@ -371,11 +390,21 @@ def _partitions_at(lake: Lake, tables: Sequence[TableSpec], key: PartitionKey) -
     found = {}
     for spec in tables:
         if len(spec.grain_key) == len(key):
-            folder = lake.folder(spec.name, key)
-            pointer = read_pointer(folder / POINTER_FILE)
+            pointer = lake.pointer(spec.name, key)
             if pointer is not None:
-                found[spec.name] = Partition(spec.name, key, folder, pointer)
+                found[spec.name] = Partition(spec.name, key, lake.folder(spec.name, key), pointer)
     return found
+
+
+def _judged(partitions: Iterable[Partition], cells: Iterable[CellStatus]) -> list[Partition]:
+    """Return the partitions, those of failed and inapplicable cells withheld unless they explain the failure."""
+    withheld = {(cell.encoder_id, cell.dataset_id): cell for cell in cells if cell.status in WITHHELD_CELLS}
+    return [
+        replace(partition, withheld=withheld.get((partition.key[0], partition.key[1])))
+        if partition.table in _OF_CELLS
+        else partition
+        for partition in partitions
+    ]
 
 
 def _is_torn(partitions: dict[str, Partition]) -> bool:
@@ -489,14 +518,18 @@ def _insert(connection: duckdb.DuckDBPyConnection, spec: TableSpec, rows: list[d
 def _provenance(arm: str, partition: Partition) -> dict[str, Any]:
     pointer, spec = partition.pointer, TABLES[partition.table]
     key = dict(zip(spec.grain_key, partition.key, strict=True))
-    is_outdated = pointer.schema_version != spec.schema_version
+    status, reason = pointer.status, pointer.reason
+    if pointer.schema_version != spec.schema_version:
+        status = OUTDATED_SCHEMA
+    elif status == "ok" and partition.withheld is not None:
+        status, reason = partition.withheld.status, partition.withheld.reason
     return {
         "arm": arm,
         "table_name": partition.table,
         "encoder_id": key.get("encoder_id", ""),
         "dataset_id": key.get("dataset_id", ""),
-        "status": OUTDATED_SCHEMA if is_outdated else pointer.status,
-        "reason": pointer.reason,
+        "status": status,
+        "reason": reason,
         "n_rows": pointer.n_rows,
         "n_bytes": pointer.n_bytes,
         "seconds": pointer.seconds,
@@ -532,12 +565,14 @@ def _latest_panel(layout: HomeLayout) -> str:
     return max(panels)[1] if panels else PROVISIONAL_PANEL
 
 
-def _contents(partitions: Sequence[Partition], cells: Iterable[CellStatus]) -> str:
-    """Return the hash of what a publication is made of."""
+def _contents(project: Project, partitions: Iterable[Partition], cells: Iterable[CellStatus]) -> str:
+    """Return the hash of what a publication is made of; where and when it was made is no part of it."""
+    info = _warehouse_info(project, 0)
     return content_hash(
         [
             sorted([p.table, *p.key, p.pointer.content_hash, p.pointer.status] for p in partitions),
-            sorted([cell.encoder_id, cell.dataset_id, cell.status] for cell in cells),
+            sorted([cell.encoder_id, cell.dataset_id, cell.status, cell.reason or ""] for cell in cells),
+            [info[name] for name in ("release", "protocol_id", "panel_id")],
         ]
     )
 
@@ -585,15 +620,13 @@ def _prune(layout: HomeLayout, newest: int) -> None:
 
 @contextmanager
 def _publisher_lock(layout: HomeLayout) -> Iterator[None]:
-    """Let publishers of one machine wait for each other, so that the link never goes back to an older snapshot."""
+    """Let publishers of one machine wait for each other, so that the link never goes back to an older snapshot.
+
+    Where a file system has no locks, the number that a publisher claims is still its alone.
+    """
     layout.published.mkdir(parents=True, exist_ok=True)
-    handle = os.open(layout.published / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        with suppress(OSError):  # a file system without locks: the number is still ours alone
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    with locked(layout.published / ".lock"):
         yield
-    finally:
-        os.close(handle)
 
 
 def _open_snapshot(layout: HomeLayout) -> duckdb.DuckDBPyConnection | Literal["absent", "changed", "locked"]:
@@ -615,7 +648,7 @@ def _open_file(path: Path) -> duckdb.DuckDBPyConnection | Literal["absent", "cha
         connection.execute("USE warehouse")
     except duckdb.Error as error:
         connection.close()
-        return "locked" if "lock" in str(error) else "changed"
+        return "locked" if _LOCKED in str(error) else "changed"
     record = read_json(path.with_suffix(".json"))
     status = path.stat()
     is_same = record is not None and (record["size"], record["mtime_ns"]) == (status.st_size, status.st_mtime_ns)
@@ -625,9 +658,15 @@ def _open_file(path: Path) -> duckdb.DuckDBPyConnection | Literal["absent", "cha
     return connection
 
 
+def _linked_record(layout: HomeLayout) -> dict[str, Any] | None:
+    """Return the record of the snapshot that ``warehouse.duckdb`` names, or None where there is none."""
+    record: dict[str, Any] | None = read_json(layout.warehouse.resolve().with_suffix(".json"))
+    return record
+
+
 def _moved_from(layout: HomeLayout) -> str | None:
     """Return the home that the published snapshot was made in where that is another folder, or None."""
-    record = read_json(layout.warehouse.resolve().with_suffix(".json"))
+    record = _linked_record(layout)
     if record is None:
         return None
     home = Path(record["home"])
@@ -650,7 +689,7 @@ def _confine(connection: duckdb.DuckDBPyConnection, layout: HomeLayout) -> None:
     """Let a query see the lake's files and no other, and no variable of this program."""
     connection.execute("SET python_enable_replacements = false")
     folders = {str(layout.lake), str(layout.lake.resolve())}
-    record = read_json(layout.warehouse.resolve().with_suffix(".json"))
+    record = _linked_record(layout)
     if record is not None:
         folders.add(str(Path(record["home"]) / layout.lake.name))  # the same folder, by the name that views use
     allowed = ", ".join(literal(folder) for folder in sorted(folders))

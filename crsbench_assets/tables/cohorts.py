@@ -151,6 +151,7 @@ COHORT_TABLES = (
             IMAGE_ID,
             ColumnSpec("reason", "text", "missing, not_finite or wrong_width"),
         ),
+        explains_failure=True,
     ),
     TableSpec(
         "embeddings",

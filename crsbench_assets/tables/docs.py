@@ -38,6 +38,8 @@ the next file under another name, puts it on disk and then moves the link. The l
 - Bulk tables (marked below) are views over exactly the lake files that were current at the publication, so all tables
   of a snapshot belong together whatever is computed afterwards. The paths are absolute; `warehouse_info.home` says
   where they were true. After moving a home, publish again.
+- Of a cell that failed, or that is not applicable any more, earlier results are left out: they speak of inputs that are
+  gone. `cells` and `partitions` say its status and reason, and `embedding_failures` keeps its rows.
 - A table that has no rows yet, or that this version does not compute, is there with its columns and is empty.
 - Files are written for DuckDB 1.2 and later clients, whatever version wrote them.
 - Keys are unique because rows are checked when they enter the lake. They are no PRIMARY KEY: on wide text keys that

@@ -13,11 +13,14 @@ REASONS: dict[str, str] = {
     "no_images": "the dataset has no images, and the encoder reads images; for a record: no test image",
     "not_synthetic": "a synthetic encoder has settings for synthetic datasets only",
     "not_available": "this version cannot read this layout or load this kind of encoder yet",
-    "incomplete_support": "the encoder has no finite vector for at least one image of the support",
-    "wrong_width": "vectors of one encoder differ in width",
+    "incomplete_support": "the encoder has no usable vector for at least one image of the support",
     "not_converged": "a probe did not reach the certified gap",
     "died": "the process that computed it is gone",
     "error": "the stage ended with an error that is no property of the data",
+    # vectors
+    "missing": "the encoder has no vector for the image",
+    "not_finite": "the vector holds NaN or an infinite value",
+    "wrong_width": "the vector is not as wide as most vectors of its encoder",
     # labels and metrics
     "no_positive": "no positive image among the test images",
     "no_negative": "no negative image among the test images",

@@ -30,13 +30,13 @@ METRICS = (
     metric("classwise_ece", "Mean over classes of the positive-class ECE; lower is better", 0, 1),
     metric("ece_debiased", "Root of the squared calibration error less its sampling variance; lower is better", 0, 1),
     metric("brier", "Brier score: [0, 2] for single-label, mean over labels else; lower is better", 0, 2),
-    metric("nll", "Mean negative log-likelihood in nats; lower is better", 0),
+    metric("nll", "Mean negative log-likelihood in nats, NULL where a true class was not fitted; lower is better", 0),
     metric("accuracy", "Share of right answers (multi-label: per entry at p >= .5); higher is better", 0, 1),
     metric("balanced_accuracy", "Mean recall over classes; higher is better", 0, 1),
     metric("qwk", "Quadratic weighted kappa, ordinal datasets only; higher is better", -1, 1),
     metric("ordinal_mae", "Mean absolute difference of grades, ordinal datasets only; lower is better", 0),
 )
-"""The metrics of a run record, in the order of ``metrics.specs``."""
+"""The metrics of a run record: the one list of their names."""
 
 INTERVALS = (
     metric("macro_auroc_ci_low", "Lower 95 % bound over test groups; records at all labels only", 0, 1),
@@ -44,7 +44,7 @@ INTERVALS = (
     metric("ece_ci_low", "Lower 95 % bound over test groups; records at all labels only"),
     metric("ece_ci_high", "Upper 95 % bound over test groups; records at all labels only"),
     ColumnSpec("interval_reason", "text", "Why a record at all labels has no interval", nullable=True),
-    metric("ece_floor", "Mean ECE of a perfectly calibrated model of these probabilities; all labels only", 0, 1),
+    metric("ece_floor", "Mean ECE if these probabilities were true; all labels, clean and shift only", 0, 1),
     metric("ece_floor_p95", "95th percentile of that ECE; all labels, clean and shift only", 0, 1),
 )
 
@@ -137,6 +137,7 @@ RESULT_TABLES = (
             REASON,
             INPUTS_HASH,
         ),
+        code_version=2,
     ),
     TableSpec(
         "label_metrics",

@@ -74,6 +74,7 @@ class TableSpec:
         code_version: raised when the same inputs give other values.
         schema_version: raised when a column is added, removed or changes its type.
         is_bulk: published as a view over the snapshot's files instead of a copy.
+        explains_failure: published also of a cell that failed or is not applicable, because its rows say why.
     """
 
     name: str
@@ -84,6 +85,7 @@ class TableSpec:
     code_version: int = 1
     schema_version: int = 1
     is_bulk: bool = False
+    explains_failure: bool = False
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]

@@ -22,7 +22,7 @@ LEFT_OUT = "left_out"
 def index(context: StageContext) -> StageOutput:
     """Return every image of a dataset and of its shift target, and what was left out."""
     settings = context.project.registry.settings
-    cohorts = read_cohorts(context.dataset, settings.label_policy)
+    cohorts = read_cohorts(context.dataset, settings.label_policy, settings.agreements)
     images = images_frame(context.dataset.id, cohorts, settings.group_salt)
     rows = [
         {"source_id": source, "image_id": image_id, "reason": reason, "detail": detail}
@@ -36,7 +36,8 @@ def index(context: StageContext) -> StageOutput:
 def split(context: StageContext) -> StageOutput:
     """Return the splits of every seed, their statistics, and every group that straddles two of them."""
     images = context.read("images").sort("source_id", "image_id")
-    cohorts = read_cohorts(context.dataset, context.project.registry.settings.label_policy)
+    settings = context.project.registry.settings
+    cohorts = read_cohorts(context.dataset, settings.label_policy, settings.agreements)
     return split_cohort(context, images, cohorts)
 
 

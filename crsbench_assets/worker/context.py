@@ -58,7 +58,7 @@ class StageContext:
     @property
     def protocol_id(self) -> str:
         """Protocol as it stands in rows: id and first 12 digits of its hash."""
-        return f"{self.protocol.id}@{self.protocol.hash[:12]}"
+        return self.protocol.label
 
     @cached_property
     def encoder(self) -> EncoderCard:

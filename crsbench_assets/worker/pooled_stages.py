@@ -143,7 +143,7 @@ def current_conditions(
     per_dataset = statistics.unique(["dataset_id"], keep="first").sort("dataset_id").iter_rows(named=True)
     rows = list(per_dataset)
     return PanelConditions(
-        protocol_id=f"{registry.protocol.id}@{registry.protocol.hash[:12]}",
+        protocol_id=registry.protocol.label,
         protocol_hash=registry.protocol.hash,
         arm=project.lake.arm,
         label_policy=registry.settings.label_policy,

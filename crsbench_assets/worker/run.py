@@ -134,7 +134,7 @@ def _with_constants(project: Project, output: StageOutput, name: str, key: Parti
     protocol = project.registry.protocol
     constants = {
         **dict(zip(table.grain_key, key, strict=True)),
-        "protocol_id": f"{protocol.id}@{protocol.hash[:12]}",
+        "protocol_id": protocol.label,
         "inputs_hash": inputs.hash,
     }
     frame = output.frames[name]

@@ -33,6 +33,7 @@ def test_crs_1_is_what_it_was() -> None:
     protocol = load_protocol("crs-1", Path())
     assert protocol.hash[:12] == CRS_1, "crs-1 changed: numbers of two protocols are never mixed, so give it a new id"
     assert len(protocol.hash) == 32
+    assert protocol.label == f"crs-1@{CRS_1}"
 
 
 def test_comments_order_description_and_notes_change_nothing(tmp_path: Path) -> None:

@@ -68,6 +68,17 @@ def test_roots_of_the_settings_win_over_the_card(tiny_home: HomeLayout) -> None:
     assert card.shift is not None and card.shift.source.root == "/data/elsewhere"
 
 
+@pytest.mark.parametrize("part", ["protocol", "settings"])
+def test_a_snapshot_of_another_release_is_refused_in_one_sentence(tiny_home: HomeLayout, part: str) -> None:
+    snapshot = json.loads(json.dumps(load_registry(tiny_home.root).snapshot))
+    expected = "does not fit this crsbench, so another release wrote it: start the run again"
+    with pytest.raises(ConfigError, match=expected) as refused:
+        registry_from_snapshot({**snapshot, part: {**snapshot[part], "colour": "red"}})
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ConfigError, match=expected):
+        registry_from_snapshot({name: value for name, value in snapshot.items() if name != part})
+
+
 def test_a_snapshot_gives_an_equal_registry(tiny_home: HomeLayout) -> None:
     edit_list(tiny_home.settings, "encoders", add="chexzero")
     edit_list(tiny_home.settings, "datasets", add="chexpert")

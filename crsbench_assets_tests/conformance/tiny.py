@@ -121,8 +121,15 @@ def answers() -> dict[str, list[dict[str, Any]]]:
                 labels += [key | {"class_name": name, "auroc": None, "ece": None} for name in dataset.classes]
                 continue
             found = plain.measured(record.logits, record.labels, is_multi_label=dataset.is_multi_label)
+            # an image of a class without a logit has likelihood 0: the NLL alone is undefined
+            is_impossible = not dataset.is_multi_label and any(
+                None in (logit for logit, label in zip(of_image, truth, strict=True) if label == 1)
+                for of_image, truth in zip(record.logits, record.labels, strict=True)
+            )
             runs.append(
-                key | {name: found[name] for name in ("macro_auroc", "ece", "n_defined_auroc")} | {"reason": None}
+                key
+                | {name: found[name] for name in ("macro_auroc", "ece", "n_defined_auroc")}
+                | {"reason": "class_absent_train" if is_impossible else None}
             )
             labels += [
                 key | {"class_name": name, "auroc": found["auroc"][k], "ece": found["label_ece"][k]}

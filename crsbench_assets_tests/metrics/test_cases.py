@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from crsbench_assets.aggregates.axes import common_macros
 from crsbench_assets.metrics.calibration import (
     bin_indices,
     class_probabilities,
@@ -12,7 +13,7 @@ from crsbench_assets.metrics.calibration import (
     equal_width_bins,
     expected_calibration_error,
 )
-from crsbench_assets.metrics.compute import paired_macros, record_metrics
+from crsbench_assets.metrics.compute import record_metrics
 from crsbench_assets.metrics.ranking import auroc
 
 UNKNOWN = -1
@@ -70,11 +71,12 @@ def test_label_missing_in_the_target():
         for labels in (source_labels, target_labels)
     )
     assert (source.n_defined_auroc, target.n_defined_auroc) == (14, 13)
-    pair = paired_macros([row.auroc for row in source.labels], [row.auroc for row in target.labels])
-    assert pair.n_defined == 13
+    reference, other = ({str(row.index): row.auroc for row in record.labels} for record in (source, target))
+    pair = common_macros(reference, other)
+    assert pair is not None and pair.n_defined == 13
     # The images are the same, so over the same labels the two means are equal; over their own they are not.
-    assert pair.first == pair.second
-    assert source.macro_auroc != pair.first
+    assert pair.reference == pair.other
+    assert source.macro_auroc != pair.reference
 
 
 def test_adaptive_ece_does_not_depend_on_the_order_of_ties():

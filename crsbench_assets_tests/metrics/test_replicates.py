@@ -107,7 +107,7 @@ def test_perfect_ranking_has_no_spread():
     assert (drawn.values == 1.0).all()
 
 
-def test_replicates_in_which_a_label_is_undefined_are_dropped_and_counted():
+def test_replicates_in_which_a_label_is_undefined_are_dropped():
     # The only positive of label 1 is in group 0: the label is undefined where group 0 is not drawn.
     rng = np.random.default_rng(6)
     labels = np.zeros((40, 2), dtype=np.int8)
@@ -119,7 +119,7 @@ def test_replicates_in_which_a_label_is_undefined_are_dropped_and_counted():
     for replicate in (auroc_replicates, exact_auroc_replicates):
         drawn = replicate(rng.normal(size=(40, 2)), labels, "multi_label", np.arange(40), weights)
         np.testing.assert_array_equal(np.isnan(drawn.values), absent)
-        assert drawn.n_dropped.tolist() == [0, absent.sum()]
+        assert np.isnan(drawn.per_label).sum(axis=0).tolist() == [0, absent.sum()]
         assert percentile_interval(drawn.values) == (None, None, "unstable")  # about 37 % are missing
         assert percentile_interval(drawn.per_label[:, 0]).reason is None
 
@@ -136,7 +136,7 @@ def test_unknown_and_unfitted_labels_stay_out_of_the_macro():
         np.testing.assert_allclose(replicate(*together).values, replicate(*alone).values, atol=1e-12)
     ece = ece_replicates(*together, n_bins=15)
     np.testing.assert_allclose(ece.values, ece_replicates(*alone, n_bins=15).values, atol=1e-12)
-    assert ece.n_dropped.tolist() == [0, 50, 50]
+    assert np.isnan(ece.per_label).sum(axis=0).tolist() == [0, 50, 50]
 
 
 @pytest.mark.parametrize("task", ["single_label", "multi_label"])

@@ -68,7 +68,7 @@ def encoders_frame(cohort: Cohort, controls: tuple[str, ...] = ()) -> pl.DataFra
 def conditions_of(protocol: Protocol) -> PanelConditions:
     datasets = ("near", "far", "new")
     return PanelConditions(
-        protocol_id=f"{protocol.id}@{protocol.hash[:12]}",
+        protocol_id=protocol.label,
         protocol_hash=protocol.hash,
         arm="main",
         label_policy="u_zeros",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -65,6 +67,36 @@ def test_equal_rows_give_the_same_file_and_leave_it(lake: Lake) -> None:
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
 
 
+@pytest.mark.parametrize("damage", ["cut off", "other rows", "changed within"])
+def test_a_damaged_file_is_repaired_by_the_same_rows(lake: Lake, damage: str) -> None:
+    commit(lake, "a", "b")
+    (path,) = lake.files("quarantine", KEY)
+    whole = path.read_bytes()
+    if damage == "cut off":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif damage == "other rows":
+        rows("a", "c").write_parquet(path)
+    else:
+        path.write_bytes(whole[:4] + bytes(40) + whole[44:])
+    assert commit(lake, "a", "b").files == (path.name,)
+    assert lake.read("quarantine", KEY).equals(rows("a", "b"))
+    assert path.read_bytes() == whole
+
+
+def test_rows_that_differ_in_a_volatile_column_get_a_file_of_their_own(lake: Lake) -> None:
+    def images(salted: str) -> pl.DataFrame:
+        row = ("tiny", "primary", "a", 0, salted, None, [1, 0])
+        return pl.DataFrame([row], schema=TABLES["images"].polars_schema(), orient="row")
+
+    first = lake.commit("images", KEY, images("salt one"), PROVENANCE)
+    (path,) = lake.files("images", KEY)
+    second = lake.commit("images", KEY, images("salt two"), PROVENANCE)
+    assert second.content_hash == first.content_hash
+    assert second.files != first.files
+    assert pl.read_parquet(path, hive_partitioning=False).equals(images("salt one"))  # for who reads it right now
+    assert lake.read("images", KEY).equals(images("salt two"))
+
+
 def test_other_rows_leave_the_old_file_for_its_readers(lake: Lake) -> None:
     commit(lake, "a")
     (old,) = lake.files("quarantine", KEY)
@@ -121,6 +153,32 @@ def test_a_damaged_pointer_is_named_with_the_remedy(lake: Lake, content: bytes) 
     with pytest.raises(StorageError, match=re.escape(str(path))) as raised:
         lake.read("quarantine", KEY)
     assert "remove it" in str(raised.value) and "computed again" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"schema_version": TABLES["quarantine"].schema_version + 1}, "quarantine of tiny"),
+        ({"code_version": TABLES["quarantine"].code_version + 1}, "quarantine of tiny"),
+        ({"signature": "of a later version"}, POINTER_FILE),
+    ],
+)
+def test_a_pointer_of_a_newer_release_is_refused(lake: Lake, changes: dict[str, object], expected: str) -> None:
+    commit(lake, "a")
+    path = lake.folder("quarantine", KEY) / POINTER_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    for read in (lake.pointer, lake.files, lake.read):
+        with pytest.raises(StorageError, match="was written by a newer crsbench than this one: upgrade crsbench"):
+            read("quarantine", KEY)
+    with pytest.raises(StorageError, match=expected):
+        lake.pointer("quarantine", KEY)
+
+
+def test_a_pointer_of_an_older_release_is_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    pointer = commit(lake, "a")
+    spec = TABLES["quarantine"]
+    monkeypatch.setitem(TABLES, "quarantine", replace(spec, code_version=spec.code_version + 1))
+    assert lake.pointer("quarantine", KEY) == pointer
 
 
 def test_a_pointer_that_is_a_folder(lake: Lake) -> None:

@@ -9,13 +9,14 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from crsbench_assets.config.errors import LeaseHeldError, StageError, StorageError
 from crsbench_assets.storage import leases
 from crsbench_assets.storage.files import replace_json
 from crsbench_assets.storage.leases import ATTEMPT_FILE, FOREIGN_TIMEOUT_S, Attempt, lease, mark_died, read_attempt
-from crsbench_assets.storage.processes import ProcessIdentity, process_start, this_process
+from crsbench_assets.storage.processes import ProcessIdentity, process_start, start_mark, this_process
 
 HOLDER = """
 import sys, time
@@ -191,9 +192,25 @@ def test_of_eight_processes_exactly_one_wins(tmp_path: Path) -> None:
 def test_a_process_knows_itself() -> None:
     me = this_process()
     assert me.is_here() and me.is_alive()
-    assert me.started == process_start(os.getpid())
+    assert me.started == start_mark(os.getpid())
     child = subprocess.Popen([sys.executable, "-c", "pass"])
-    identity = ProcessIdentity(me.host, child.pid, process_start(child.pid) or 0.0)
+    identity = ProcessIdentity(me.host, child.pid, start_mark(child.pid) or 0.0)
     child.wait()
     assert not identity.is_alive()
-    assert process_start(child.pid) is None
+    assert process_start(child.pid) is None and start_mark(child.pid) is None
+
+
+def test_a_process_is_also_known_by_its_start_in_seconds() -> None:
+    me = this_process()
+    in_seconds = replace(me, started=process_start(me.pid) or 0.0)
+    assert in_seconds.is_alive() and not replace(in_seconds, started=in_seconds.started - 60).is_alive()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system counts no ticks since its boot")
+def test_a_step_of_the_clock_kills_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = psutil.Process.create_time
+    with lease(tmp_path, "probe", None) as attempt:
+        monkeypatch.setattr(psutil.Process, "create_time", lambda process: begun(process) + 3600)
+        left = read_attempt(tmp_path)
+        assert left == attempt and left.is_running()
+        assert mark_died(tmp_path) is None

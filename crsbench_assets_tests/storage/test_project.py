@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from crsbench_assets.config.errors import CrsbenchError, StorageError
+from crsbench_assets.config.errors import ConfigError, CrsbenchError, StorageError
 from crsbench_assets.orchestration.resources import ProjectResource
 from crsbench_assets.planning.plan import CURRENT, plan
 from crsbench_assets.storage.files import read_json, replace_json
+from crsbench_assets.storage.lake import Provenance
 from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout, resolve_home
 from crsbench_assets.storage.project import (
     LAYOUT_VERSION,
     create_home,
+    edit_settings,
     is_filled,
     open_project,
     read_snapshot,
     write_snapshot,
 )
 from crsbench_assets.storage.warehouse import publish, query
+from crsbench_assets.tables.registry import TABLES
 from crsbench_assets_tests.fixtures import (
     PROTOCOL,
     dataset_card,
@@ -108,6 +112,66 @@ def test_an_id_keeps_its_content_also_after_its_card_was_away(computed_home: Hom
     write_snapshot(open_project(computed_home.root))
     write_card(computed_home.root, "encoders", encoder_card("alpha", role="control"))
     assert "The card of the 'encoder alpha' now describes other content" in refusal(computed_home)
+
+
+def commit(layout: HomeLayout, table: str, key: tuple[str, ...], status: str) -> None:
+    lake = open_project(layout.root).lake
+    lake.commit(table, key, TABLES[table].empty(), Provenance("inputs", {}, 0.0), status=status, reason="tried")
+
+
+@pytest.mark.parametrize(
+    ("kind", "card", "result"),
+    [
+        ("datasets", dataset_card(classes=["negative", "positvie"]), ("quarantine", ("tiny",))),
+        ("encoders", encoder_card("alpha", role="control"), ("embedding_failures", ("alpha", "tiny"))),
+        ("datasets", dataset_card(task="ordinal"), ("embedding_failures", ("alpha", "tiny"))),
+    ],
+)
+def test_an_id_without_results_may_be_corrected(
+    tiny_home: HomeLayout, kind: str, card: dict[str, Any], result: tuple[str, tuple[str, ...]]
+) -> None:
+    right = (tiny_home.root / kind / f"{card['id']}.yaml").read_text(encoding="utf-8")
+    path = write_card(tiny_home.root, kind, card)
+    write_snapshot(open_project(tiny_home.root))
+    commit(tiny_home, *result, "failed")  # as a wrong card ends
+    path.write_text(right, encoding="utf-8")
+    write_snapshot(open_project(tiny_home.root))
+    commit(tiny_home, *result, "ok")
+    open_project(tiny_home.root)  # what counts is the content that there are results for
+    write_card(tiny_home.root, kind, card)
+    assert "now describes other content than the one this home has results for" in refusal(tiny_home)
+
+
+def test_a_result_that_came_while_a_card_was_corrected(tiny_home: HomeLayout) -> None:
+    write_snapshot(open_project(tiny_home.root))
+    write_card(tiny_home.root, "encoders", encoder_card("alpha", role="control"))
+    corrected = open_project(tiny_home.root)
+    before = read_json(tiny_home.identities)
+    corrected.lake.commit(
+        "embedding_failures", ("alpha", "tiny"), TABLES["embedding_failures"].empty(), Provenance("inputs", {}, 0.0)
+    )
+    with pytest.raises(ConfigError, match="now describes other content"):
+        write_snapshot(corrected)
+    assert read_json(tiny_home.identities) == before
+
+
+def test_a_revision_recorded_later_is_no_other_content(tiny_home: HomeLayout) -> None:
+    weights = {"loader": "timm", "hub_id": "a/b"}
+    write_card(tiny_home.root, "encoders", encoder_card("alpha", weights=weights))
+    write_snapshot(open_project(tiny_home.root))
+    commit(tiny_home, "embedding_failures", ("alpha", "tiny"), "ok")
+    for known in ({"revision": "c0ffee"}, {"revision": "c0ffee", "sha256": "12ab"}):
+        write_card(tiny_home.root, "encoders", encoder_card("alpha", weights=weights | known))
+        write_snapshot(open_project(tiny_home.root))
+    for other in ({"revision": "decaf", "sha256": "12ab"}, {"revision": "c0ffee"}, known | {"hub_id": "a/c"}):
+        write_card(tiny_home.root, "encoders", encoder_card("alpha", weights=weights | other))
+        assert "The card of the 'encoder alpha' now describes other content" in refusal(tiny_home)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"encoder alpha": "c0ffee"}'])
+def test_identities_that_are_none(computed_home: HomeLayout, text: str) -> None:
+    computed_home.identities.write_text(text, encoding="utf-8")
+    assert "identities.json is damaged, so it is unknown what each id stood for" in refusal(computed_home)
 
 
 def test_a_lake_newer_than_the_code(computed_home: HomeLayout) -> None:
@@ -212,3 +276,58 @@ def test_a_new_home_is_as_the_contract_says(tmp_path: Path) -> None:
     create_home(HomeLayout(tmp_path / "second"), "")
     salts.add(open_project(tmp_path / "second").registry.settings.group_salt)
     assert len(salts) == 2 and min(map(len, salts)) >= 32
+
+
+def test_two_that_make_one_home_make_one(tmp_path: Path) -> None:
+    layout = HomeLayout(tmp_path / "home")
+    barrier = threading.Barrier(4)
+    made = []
+
+    def make() -> None:
+        barrier.wait()
+        made.append(create_home(layout, ""))
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == [False, False, False, True]
+    mark = (layout.dagster / "crsbench_home_id").read_text(encoding="utf-8")
+    assert open_project(layout.root).home_id == mark
+
+
+def test_what_a_killed_init_left_half_written_is_no_foreign_file(tmp_path: Path) -> None:
+    layout = HomeLayout(tmp_path / "home")
+    layout.lake.mkdir(parents=True)
+    (layout.lake / "._layout.json.0123abcd.tmp").write_bytes(b"{")
+    (layout.lake / ".lock").touch()
+    foreign = layout.root / ".thesis.tex.0123abcd.tmp"
+    foreign.touch()
+    with pytest.raises(StorageError, match="is not empty and no crsbench home"):
+        create_home(layout, "")
+    foreign.unlink()
+    assert create_home(layout, "")
+
+
+def test_of_edits_at_once_none_is_lost(tiny_home: HomeLayout) -> None:
+    names = [f"id{i}" for i in range(8)]
+    threads = [
+        threading.Thread(target=edit_settings, args=(tiny_home, "retired"), kwargs={"add": name}) for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(open_project(tiny_home.root).registry.settings.retired) == names
+    edit_settings(tiny_home, "retired", remove="id3")
+    assert "id3" not in open_project(tiny_home.root).registry.settings.retired
+    assert "# the settings of a tiny home" in tiny_home.settings.read_text(encoding="utf-8")
+    assert not list(tiny_home.root.glob(".*.tmp"))
+
+
+def test_an_edit_of_no_settings_is_refused(tiny_home: HomeLayout) -> None:
+    tiny_home.settings.write_text("encoders: [\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"crsbench\.yaml"):
+        edit_settings(tiny_home, "encoders", add="alpha")
+    assert tiny_home.settings.read_text(encoding="utf-8") == "encoders: [\n"

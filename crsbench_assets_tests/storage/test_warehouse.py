@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -19,11 +20,12 @@ import pytest
 from benchmarks.fabricate import fabricate_cells
 from benchmarks.warehouse import n_mixed, rows_of
 from crsbench_assets.config.errors import StorageError
-from crsbench_assets.planning.plan import plan
+from crsbench_assets.planning.plan import CellState, plan
 from crsbench_assets.planning.stages import STAGE_OF_TABLE, stages_of
 from crsbench_assets.scores.panel import freeze
 from crsbench_assets.scores.profile import axis_values
 from crsbench_assets.storage import warehouse
+from crsbench_assets.storage.lake import Provenance
 from crsbench_assets.storage.lake_gc import remove_superseded, superseded_files
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.leases import lease
@@ -31,6 +33,7 @@ from crsbench_assets.storage.project import Project, create_home, open_project
 from crsbench_assets.storage.warehouse import (
     Publication,
     QueryResult,
+    is_published,
     open_live,
     open_published,
     parse_select,
@@ -43,7 +46,7 @@ from crsbench_assets.storage.warehouse import (
 from crsbench_assets.tables.ddl import VIEWS, WAREHOUSE_INFO, ViewSpec, create_table, empty_view
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.tables.schema import DUCKDB_TYPES, ColumnSpec, TableSpec
-from crsbench_assets.worker.pooled_stages import current_conditions, scored_encoders
+from crsbench_assets.worker.pooled_stages import current_conditions, encoders_frame
 from crsbench_assets.worker.run import run_stage
 from crsbench_assets_tests.fabricate import fabricated_home
 
@@ -198,16 +201,94 @@ def test_before_the_first_publication_the_lake_answers(tmp_path: Path) -> None:
     assert result.note == "No warehouse is published yet. The lake answers; `crsbench publish` makes it new."
 
 
-def test_partitions_of_another_shape_are_listed_and_not_published(home: Project) -> None:
-    path = home.lake.folder("run_records", ("encoder-000", "dataset-000")) / "_current.json"
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"schema_version": TABLES["run_records"].schema_version + 1})
-    )
+def test_partitions_of_another_shape_are_listed_and_not_published(
+    home: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = TABLES["run_records"]
+    monkeypatch.setitem(TABLES, "run_records", replace(spec, schema_version=spec.schema_version + 1))
+    for path in (home.layout.lake / "main" / "run_records").rglob("_current.json"):
+        if "encoder_id=encoder-000/dataset_id=dataset-000" not in str(path):
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": spec.schema_version + 1}))
     published(home)
     rows = frame(ask(home, "SELECT DISTINCT encoder_id, dataset_id FROM run_records"))
     assert rows.height == 5
     outdated = frame(ask(home, "SELECT encoder_id, table_name FROM partitions WHERE status = 'outdated_schema'"))
     assert outdated.rows() == [("encoder-000", "run_records")]
+
+
+def with_cell(project: Project, status: str, reason: str) -> list[CellState]:
+    """The planner's cells, with another status of encoder-000 x dataset-000."""
+    cells = plan(project).cells
+    return [replace(c, status=status, reason=reason) if (c == cells[0]) else c for c in cells]
+
+
+@pytest.mark.parametrize("status", ["failed", "not_applicable"])
+def test_of_a_cell_that_ended_only_the_explanation_is_published(home: Project, status: str) -> None:
+    key = ("encoder-000", "dataset-000")
+    cells = with_cell(home, status, "incomplete_support")
+    assert (cells[0].encoder_id, cells[0].dataset_id) == key
+    failure = pl.DataFrame(
+        [(*key, "clean", "image", "missing")], schema=TABLES["embedding_failures"].polars_schema(), orient="row"
+    )
+    home.lake.commit("embedding_failures", key, failure, Provenance("inputs", {}, 0.0))
+    old = home.lake.pointer("predictions", key)
+    publish(home, cells)
+    of_cell = f"WHERE encoder_id = '{key[0]}' AND dataset_id = '{key[1]}'"
+    for live in (False, True):
+
+        def answer(sql: str, live: bool = live) -> pl.DataFrame:
+            return frame(query(home, f"{sql} {of_cell}", cells=lambda: cells, live=live))
+
+        for name in ("run_records", "seed_aggregates", "cell_axes", "embeddings", "predictions", "label_curves"):
+            assert answer(f"SELECT encoder_id FROM {name}").is_empty(), name
+        assert answer("SELECT image_id, reason FROM embedding_failures").rows() == [("image", "missing")]
+        found = answer("SELECT table_name, status, reason, n_rows FROM partitions")
+        stated = {table: tuple(rest) for table, *rest in found.iter_rows()}
+        assert old is not None
+        assert stated.pop("embedding_failures") == ("ok", None, 1)
+        assert stated["predictions"] == (status, "incomplete_support", old.n_rows)
+        assert {value[:2] for value in stated.values()} == {(status, "incomplete_support")}
+        rest = frame(query(home, "SELECT DISTINCT encoder_id, dataset_id FROM run_records", cells=list, live=False))
+        assert rest.height == 5
+
+
+# --- whether there is anything to publish
+
+
+def test_what_was_published_needs_no_publication(home: Project, tmp_path: Path) -> None:
+    assert not is_published(home, plan(home).cells)
+    published(home)
+    assert is_published(home, plan(home).cells)
+    (tmp_path / "link").symlink_to(home.layout.root)
+    linked = open_project(tmp_path / "link")
+    assert is_published(linked, plan(linked).cells)
+    fabricate_cells(home.layout.root, home.registry.hash, [("encoder-000", "dataset-000")], version=1)
+    assert not is_published(home, plan(home).cells)
+
+
+def test_a_publication_that_died_before_the_link_is_made_again(home: Project) -> None:
+    published(home)
+    fabricate_cells(home.layout.root, home.registry.hash, [("encoder-000", "dataset-000")], version=1)
+    second = published(home)
+    home.layout.warehouse.unlink()
+    home.layout.warehouse.symlink_to("published/warehouse-1.duckdb")
+    assert second.path.with_suffix(".json").exists()
+    assert not is_published(home, plan(home).cells)
+
+
+def test_a_reason_a_release_and_a_panel_are_published_too(home: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(home, with_cell(home, "failed", "incomplete_support"))
+    assert is_published(home, with_cell(home, "failed", "incomplete_support"))
+    assert not is_published(home, with_cell(home, "failed", "not_converged"))
+    assert not is_published(home, plan(home).cells)
+    published(home)
+    with monkeypatch.context() as patch:
+        patch.setattr(warehouse, "code_release", lambda: "9.9.9")
+        assert not is_published(home, plan(home).cells)
+    cells = plan(home).cells
+    assert is_published(home, cells)
+    (home.layout.panels / "frozen.json").write_text("{}", encoding="utf-8")
+    assert not is_published(home, cells)
 
 
 def test_tables_of_one_stage_come_from_one_commit(home: Project) -> None:
@@ -253,7 +334,7 @@ def test_leaderboard_follows_the_panel_frozen_last(home: Project) -> None:
     conditions = current_conditions(home, statistics, "shift")
     ids = []
     for name, age in (("zz-first", 1_000), ("aa-second", 2_000)):  # the later one sorts first by name
-        panel, _ = freeze(name, axis_values(axes, "shift"), scored_encoders(home), conditions)
+        panel, _ = freeze(name, axis_values(axes, "shift"), encoders_frame(home), conditions)
         path = home.layout.panels / f"{panel.panel_id}.json"
         path.write_text(panel.to_json())
         os.utime(path, (age, age))
@@ -587,6 +668,29 @@ def test_published_rows_come_from_the_newest_snapshot_that_is_unchanged(home: Pr
     assert published_rows(home.layout, "crs_scores").equals(second)
     with session(home.layout, SESSIONS["created a table"]):
         assert published_rows(home.layout, "crs_scores").equals(first)
+
+
+def test_rows_published_in_another_shape_are_none(home: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    published(home)
+    spec = TABLES["crs_scores"]
+    assert published_rows(home.layout, "crs_scores").height == 3
+    without_balance = tuple(column for column in spec.columns if column.name != "balance")
+    as_text = tuple(replace(column, type="text") if column.name == "crs" else column for column in spec.columns)
+    new_column = (*spec.columns, ColumnSpec("added_later", "real", "Not in the snapshot", nullable=True))
+    monkeypatch.setitem(TABLES, "crs_scores", replace(spec, columns=without_balance))
+    assert published_rows(home.layout, "crs_scores").columns == [column.name for column in without_balance]
+    for columns in (new_column, as_text):
+        newer = replace(spec, columns=columns)
+        monkeypatch.setitem(TABLES, "crs_scores", newer)
+        assert published_rows(home.layout, "crs_scores").equals(newer.empty())
+    monkeypatch.setitem(TABLES, "added_later", replace(spec, name="added_later"))
+    assert published_rows(home.layout, "added_later").equals(spec.empty())
+
+
+def test_a_home_whose_path_speaks_of_locks_is_not_a_locked_one(tmp_path: Path) -> None:
+    home = fabricated_home(tmp_path / "lock")
+    published(home).path.write_bytes(b"no database")
+    assert snapshot_state(home.layout) == "changed"
 
 
 def test_a_moved_home_answers_from_the_lake_until_it_is_published_again(home: Project) -> None:

@@ -68,12 +68,18 @@ def test_good_rows_come_back_sorted_by_the_key() -> None:
         ({"n_parts": -1}, "n_parts is below 0 in 1 row(s)"),
         ({"share": -1e-9}, "share is below 0 in 1 row(s)"),
         ({"share": 1 + 1e-9}, "share is above 1 in 1 row(s)"),
+        ({"reason": "because"}, "reason is no code of tables.reasons in 1 row(s)"),
     ],
 )
 def test_the_gate_refuses(change: dict[str, Any], fault: str) -> None:
     with pytest.raises(ValueError, match="table sample") as raised:
         conform(frame({"thing_id": "b"}, change), SPEC)
     assert fault in str(raised.value)
+
+
+def test_what_publication_adds_may_quote_the_planner() -> None:
+    cell = {"encoder_id": "a", "dataset_id": "b", "status": "failed", "reason": "extract: incomplete_support"}
+    assert violations(pl.DataFrame([cell]), TABLES["cells"]) == []
 
 
 def test_the_gate_refuses_repeated_keys() -> None:
@@ -92,7 +98,10 @@ def test_the_gate_refuses_what_is_no_number() -> None:
 
 
 def test_bounds_and_nulls_pass() -> None:
-    rows = frame({"share": 0.0, "n_parts": 0}, {"thing_id": "b", "share": 1.0, "logits": None, "marks": []})
+    rows = frame(
+        {"share": 0.0, "n_parts": 0},
+        {"thing_id": "b", "share": 1.0, "logits": None, "marks": [], "reason": "no_positive"},
+    )
     assert violations(rows, SPEC) == []
 
 

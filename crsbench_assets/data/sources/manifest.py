@@ -26,10 +26,11 @@ _SPLITS = {"train": "train", "val": "validation", "valid": "validation", "valida
 def read_manifest(card: DatasetCard, source: Source, policy: LabelPolicy) -> Cohort:
     """Return the cohort that a manifest lists.
 
-    One row per image. ``columns`` of the card say which column is what. Single-label and ordinal cohorts have one
-    class column with names (or 0-based positions) of ``classes``; multi-label cohorts one column per class with
-    1, 0, -1 (uncertain) or blank. Without a group column every image is its own group; without a split column the
-    protocol draws the test split.
+    One row per image. ``columns`` of the card say which column is what. Every cell of a CSV file is text as it is
+    written there, so ids and groups keep their leading zeros. Single-label and ordinal cohorts have one class column
+    with names of ``classes``, or with their 0-based positions where not all of it are names; multi-label cohorts one
+    column per class with 1, 0, -1 (uncertain) or blank. Without a group column every image is its own group; without a
+    split column the protocol draws the test split.
 
     Raises:
         ConfigError: every fault of the file in one sentence.
@@ -67,7 +68,7 @@ def _read_table(path: Path) -> pl.DataFrame:
     try:
         if path.suffix == ".parquet":
             return pl.read_parquet(path)
-        return pl.read_csv(path, infer_schema_length=None)
+        return pl.read_csv(path, infer_schema=False)  # a guessed type would make 7 of the group 007
     except FileNotFoundError:
         raise ConfigError(f"The manifest {path} does not exist: put it there or correct the card.") from None
     except (OSError, pl.exceptions.PolarsError) as error:
@@ -77,7 +78,7 @@ def _read_table(path: Path) -> pl.DataFrame:
 def _text(frame: pl.DataFrame, column: str) -> pl.Series:
     import polars as pl
 
-    return frame.get_column(column).cast(pl.String)
+    return frame.get_column(column).cast(pl.String).replace("", None)  # "" in quotes is as blank as nothing
 
 
 def _missing_columns(card: DatasetCard, columns: ManifestColumns, frame: pl.DataFrame) -> list[str]:
@@ -125,7 +126,7 @@ def _one_hot(
     import numpy as np
 
     column = str(columns.class_column)
-    blank = frame.get_column(column).is_null()
+    blank = _text(frame, column).is_null()
     left_out = [
         (image_id, "blank_class", f"column {column} is empty")
         for image_id in frame.filter(blank).get_column(columns.image_id)
@@ -133,8 +134,9 @@ def _one_hot(
     frame = frame.filter(~blank)
     values = _text(frame, column).to_list()
     positions = {name: i for i, name in enumerate(card.classes)}
-    if not set(values) <= positions.keys() and frame.get_column(column).dtype.is_integer():
-        positions = {str(i): i for i in range(len(card.classes))}
+    by_number = {str(i): i for i in range(len(card.classes))}
+    if not set(values) <= positions.keys() and set(values) <= by_number.keys():
+        positions = by_number
     unknown = sorted(set(values) - positions.keys())
     if unknown:
         raise ConfigError(

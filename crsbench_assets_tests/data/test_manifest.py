@@ -1,0 +1,101 @@
+"""What a manifest says: text stays text, positions are told by their content, and agreements come first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from crsbench_assets.config.cards import PRIMARY, DatasetCard
+from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.data.cohort import Cohort, read_cohorts
+from crsbench_assets_tests.fixtures import dataset_card
+
+HEADER = "image_id,label,pair,side\n"
+
+
+def card(manifest: Path, **changes: Any) -> DatasetCard:
+    columns = {"class_column": "label", "group": "pair", "split": "side"}
+    source = {"layout": "manifest", "manifest": str(manifest), "has_images": False, "columns": columns}
+    return DatasetCard.model_validate(dataset_card(**{"source": source} | changes))
+
+
+def cohort(folder: Path, rows: str, **changes: Any) -> Cohort:
+    manifest = folder / "labels.csv"
+    manifest.write_text(HEADER + rows, encoding="utf-8")
+    return read_cohorts(card(manifest, **changes), "u_zeros")[PRIMARY]
+
+
+def test_csv_ids_and_groups_keep_their_leading_zeros(tmp_path: Path) -> None:
+    found = cohort(tmp_path, "0001,negative,007,\n0002,positive,7,\n0003,positive,07.0,\n")
+    assert found.image_ids == ["0001", "0002", "0003"]
+    assert found.groups == ["007", "7", "07.0"]
+    assert found.labels.tolist() == [[1, 0], [0, 1], [0, 1]]
+
+
+def test_ids_that_differ_in_zeros_only_are_two_images(tmp_path: Path) -> None:
+    assert cohort(tmp_path, "1,negative,a,train\n01,positive,b,test\n").image_ids == ["01", "1"]
+
+
+def test_parquet_ids_are_what_the_file_holds(tmp_path: Path) -> None:
+    manifest = tmp_path / "labels.parquet"
+    rows = {"image_id": [11, 2], "label": [0, 1], "pair": ["007", "7"], "side": [None, None]}
+    pl.DataFrame(rows, schema_overrides={"side": pl.String}).write_parquet(manifest)
+    found = read_cohorts(card(manifest), "u_zeros")[PRIMARY]
+    assert (found.image_ids, found.groups) == (["11", "2"], ["007", "7"])
+    assert found.labels.tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("classes", [["negative", "positive"], ["0", "1"]])
+def test_a_class_column_of_integers_holds_positions(tmp_path: Path, classes: list[str]) -> None:
+    found = cohort(tmp_path, "a,0,g,\nb,1,g,\nc,1,h,\n", classes=classes)
+    assert found.labels.tolist() == [[1, 0], [0, 1], [0, 1]]
+
+
+def test_classes_named_by_numbers_with_leading_zeros_are_names(tmp_path: Path) -> None:
+    found = cohort(tmp_path, "a,01,g,\nb,00,h,\n", classes=["01", "00"])
+    assert found.labels.tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("value", ["2", "-1", "0.0", "other", "00"])
+def test_what_is_neither_class_nor_position_is_named(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"holds '{value}'; expected the classes negative, positive or their 0-based"):
+        cohort(tmp_path, f"a,negative,g,\nb,{value},h,\n")
+
+
+def test_names_and_positions_are_not_mixed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds '1'"):
+        cohort(tmp_path, "a,negative,g,\nb,1,h,\n")
+
+
+def test_blank_cells_stay_blank_with_and_without_quotes(tmp_path: Path) -> None:
+    found = cohort(tmp_path, 'a,negative,,\nb,positive,"",""\nc,,g,test\nd,"",g,test\n')
+    assert found.image_ids == ["a", "b"]
+    assert found.groups == ["image:a", "image:b"]
+    assert found.declared_split == [None, None]
+    assert [row[:2] for row in found.left_out] == [("c", "blank_class"), ("d", "blank_class")]
+
+
+def test_multi_label_columns_are_numbers(tmp_path: Path) -> None:
+    manifest = tmp_path / "labels.csv"
+    manifest.write_text("image_id,edema,fracture\n001,1,0\n002,-1.0,\n003,0, 1\n", encoding="utf-8")
+    source = {"layout": "manifest", "manifest": str(manifest), "has_images": False}
+    multi = DatasetCard.model_validate(dataset_card(task="multi_label", classes=["edema", "fracture"], source=source))
+    found = read_cohorts(multi, "u_ignore")[PRIMARY]
+    assert found.image_ids == ["001", "002", "003"]
+    assert found.labels.tolist() == [[1, 0], [-1, 0], [0, 1]]
+
+
+def test_nothing_is_read_before_its_agreement_is_recorded(tmp_path: Path) -> None:
+    source = {"layout": "manifest", "manifest": "absent.csv", "columns": {"class_column": "label"}}
+    shift = {"id": "elsewhere", "name": "Elsewhere", "source": source, "agreement": "their-terms"}
+    closed = card(tmp_path / "absent.csv", agreement="our-terms", shift=shift)
+    with pytest.raises(ConfigError, match="records the agreement our-terms and their-terms: accept it") as raised:
+        read_cohorts(closed, "u_zeros")
+    assert "`agreements: {our-terms: {accepted_by: NAME, accepted_on: DATE}}`" in str(raised.value)
+    with pytest.raises(ConfigError, match="records the agreement their-terms"):
+        read_cohorts(closed, "u_zeros", {"our-terms": "recorded"})
+    with pytest.raises(ConfigError, match="does not exist"):  # it was looked for: the agreements are there
+        read_cohorts(closed, "u_zeros", ["our-terms", "their-terms"])
