@@ -157,7 +157,7 @@ def encoders_show(identifier: Annotated[str, typer.Argument(metavar="ID")], home
 
 @encoders_app.command("add")
 def encoders_add(card: Annotated[str, typer.Argument(metavar="ID|FILE")], home: Home = None) -> None:
-    """Activate a catalogue card by id, or copy a card file into the home."""
+    """Activate a catalogue card or bring back a retired one by id, or copy a card file into the home."""
     from crsbench_assets.cli import cards
 
     cards.add_card(home, "encoders", card)

@@ -15,10 +15,9 @@ from crsbench_assets.cli.display import console, say, say_json, show_rows
 from crsbench_assets.config.cards import DatasetCard, EncoderCard
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.registry import CATALOG, catalog_ids, home_card_files, read_card
-from crsbench_assets.config.settings import edit_list
-from crsbench_assets.storage.files import storage_errors
-from crsbench_assets.storage.layout import require_home, resolve_home
-from crsbench_assets.storage.project import Project, open_project
+from crsbench_assets.storage.files import replace_bytes, storage_errors
+from crsbench_assets.storage.layout import HomeLayout, require_home, resolve_home
+from crsbench_assets.storage.project import Project, edit_settings, open_project
 
 Kind = Literal["encoders", "datasets"]
 
@@ -57,16 +56,9 @@ def add_card(home: Path | None, kind: Kind, card: str) -> None:
     """Activate a catalogue card, or copy a file into the home; the home is opened with it before it counts."""
     layout = resolve_home(home)
     require_home(layout)
-    if card in catalog_ids(kind):
-        before = layout.settings.read_bytes()
-        with storage_errors(layout.settings):
-            edit_list(layout.settings, kind, add=card)
-            edit_list(layout.settings, "retired", remove=card)
-        try:
-            open_project(layout.root)
-        except ConfigError:
-            layout.settings.write_bytes(before)
-            raise
+    own = {path.stem for path in home_card_files(layout.root, kind)}
+    if card in own or card in catalog_ids(kind):
+        _activate(layout, kind, card, is_listed=card not in own)
         say(f"{card} is active.")
         return
     source = Path(card)
@@ -83,7 +75,7 @@ def add_card(home: Path | None, kind: Kind, card: str) -> None:
         with storage_errors(target):
             shutil.copyfile(source, target)
     try:
-        open_project(layout.root)
+        _activate(layout, kind, identifier, is_listed=False)
     except ConfigError:
         if is_new:
             target.unlink()
@@ -91,12 +83,25 @@ def add_card(home: Path | None, kind: Kind, card: str) -> None:
     say(f"{identifier} is active: {target}. Relative paths in it start at {target.parent}.")
 
 
+def _activate(layout: HomeLayout, kind: Kind, identifier: str, *, is_listed: bool) -> None:
+    """List a catalogue card and bring a retired encoder back; a home that refuses keeps the settings it had."""
+    before = layout.settings.read_bytes()
+    if is_listed:
+        edit_settings(layout, kind, add=identifier)
+    if kind == "encoders":
+        edit_settings(layout, "retired", remove=identifier)
+    try:
+        open_project(layout.root)
+    except ConfigError:
+        replace_bytes(layout.settings, before)
+        raise
+
+
 def retire_encoder(home: Path | None, identifier: str) -> None:
     """Move an encoder to the retired ones."""
     project = open_project(home)
     project.registry.encoder(identifier)
-    with storage_errors(project.layout.settings):
-        edit_list(project.layout.settings, "retired", add=identifier)
+    edit_settings(project.layout, "retired", add=identifier)
     say(f"{identifier} is retired: its results stay, and `crsbench encoders add {identifier}` brings it back.")
 
 
@@ -156,7 +161,7 @@ def _index_and_split(project: Project, dataset_id: str) -> tuple[dict[str, Any],
     card = project.registry.dataset(dataset_id)
     context = StageContext(project, stage_named("index"), (dataset_id,), inputs_hash="check")
     indexed = index(context).frames
-    cohorts = read_cohorts(card, project.registry.settings.label_policy)
+    cohorts = read_cohorts(card, project.registry.settings.label_policy, project.registry.settings.agreements)
     split = split_cohort(context, indexed["images"].sort("source_id", "image_id"), cohorts)
     return indexed, split.frames
 

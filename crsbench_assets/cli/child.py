@@ -13,13 +13,14 @@ import queue
 import signal
 import sys
 import threading
+import traceback
 from typing import Any, TextIO
 
 Request = dict[str, Any]
 
 
-def main(home: str) -> None:
-    """Serve requests on a home until the parent closes the pipe."""
+def main(home: str, log: str) -> None:
+    """Serve requests on a home until the parent closes the pipe; ``log`` is the file that standard error goes to."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
     requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
@@ -46,6 +47,9 @@ def main(home: str) -> None:
                 result = executor.serve(request, lambda text: _answer(answers, {"progress": text}))
             except CrsbenchError as error:
                 result = {"error": str(error)}
+            except Exception as error:
+                traceback.print_exc()
+                result = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}; {log} says where."}
             _answer(answers, {"done": True, **result})
 
 
@@ -67,4 +71,4 @@ def _listen(requests: queue.SimpleQueue[Request]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

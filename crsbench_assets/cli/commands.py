@@ -51,12 +51,14 @@ def demo(home: Path | None, panel: str) -> None:
     init_home(layout)
     install_panel(layout, panel)
     project = open_project(layout.root)
-    _materialize(project, Selection())
-    freeze(layout.root, panel)
+    has_failed = _materialize(project, Selection())
+    has_failed |= _freeze(layout.root, panel)
     say("Everything here is synthetic: it shows how crsbench works and says nothing about any real encoder.")
     say(f"Home: {layout.root}")
     say(f"Warehouse: {layout.warehouse}")
     say(f"Dagster UI: crsbench ui --home {layout.root}")
+    if has_failed:
+        raise typer.Exit(1)
 
 
 def show_plan(home: Path | None, *, as_json: bool) -> None:
@@ -162,10 +164,17 @@ def run_sql(home: Path | None, query: str, *, live: bool, form: str) -> None:
     result = run_query(project, query, cells=lambda: plan(project).cells, live=live)
     if result.note:
         sys.stderr.write(f"crsbench: {result.note}\n")
+    names = result.table.column_names
     if form == "json":
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ConfigError(
+                f"JSON cannot hold two columns of one name ({', '.join(repeated)}): rename one with AS, or use "
+                "--format csv."
+            )
         say_json(result.table.to_pylist())
         return
-    names, rows = result.table.column_names, [list(row.values()) for row in result.table.to_pylist()]
+    rows = list(zip(*(column.to_pylist() for column in result.table.columns), strict=True))
     if form == "csv":
         writer = csv.writer(console.file)
         writer.writerow(names)
@@ -231,6 +240,12 @@ def serve_ui(home: Path | None, port: int) -> None:
 
 def freeze(home: Path | None, name: str) -> None:
     """See ``crsbench panel freeze``."""
+    if _freeze(home, name):
+        raise typer.Exit(1)
+
+
+def _freeze(home: Path | None, name: str) -> bool:
+    """Freeze a panel, score against it and show the leaderboard; return whether anything failed."""
     from crsbench_assets.cli.materialize import Selection
     from crsbench_assets.operations.panels import freeze_panel
 
@@ -242,8 +257,9 @@ def freeze(home: Path | None, name: str) -> None:
     )
     for encoder_id in frozen.incomplete:
         say(f"left out, because a cell of it has no result: {encoder_id}")
-    _materialize(project, Selection(tables=frozenset({"crs_scores"})))
+    has_failed = _materialize(project, Selection(tables=frozenset({"crs_scores"})))
     show_leaderboard(project)
+    return has_failed
 
 
 def show_leaderboard(project: Project) -> None:

@@ -99,9 +99,11 @@ def materialize(project: Project, selection: Selection) -> Outcome:
     outcome = Outcome()
     registry_hash = write_snapshot(project)
     with workers(project.layout, project.registry.settings.workers) as pool:
-        for grain in ("dataset", "cell"):
-            units = _units(plan(project), selection, grain)
-            pool.compute(units, registry_hash, selection.force, outcome, f"{grain}s")
+        datasets = _units(plan(project), selection, "dataset")
+        pool.compute(datasets, registry_hash, selection.force, outcome, "datasets")
+        cells = _units(plan(project), selection, "cell")
+        ready = without_failed_datasets(cells, [label for label, _ in outcome.failed])
+        pool.compute(ready, registry_hash, selection.force, outcome, "cells")
         pooled = [table for stage in selection.stages("whole") for table in stage.tables]
         if pooled:
             unit = Unit("whole", (), (*pooled, "warehouse"))
@@ -134,6 +136,18 @@ def _units(current: Plan, selection: Selection, grain: Grain) -> list[Unit]:
         for key, found in tasks.items()
         if _is_wanted(found, selection.force)
     ]
+
+
+def without_failed_datasets(cells: Sequence[Unit], failed: Sequence[str]) -> list[Unit]:
+    """Return the cells whose dataset did not fail just now, and say which ones are left out.
+
+    A dataset whose check failed has tables, so the planner alone would let its cells be computed from them.
+    """
+    for dataset_id in failed:
+        left_out = sum(unit.key[1] == dataset_id for unit in cells)
+        if left_out:
+            say(f"not computed: {left_out} cell(s) of {dataset_id}, because the dataset failed.")
+    return [unit for unit in cells if unit.key[1] not in failed]
 
 
 def _is_wanted(tasks: Sequence[Task], force: bool) -> bool:
@@ -171,7 +185,7 @@ class Worker:
         threads = {name: str(n_threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
         environment = os.environ | threads | {"POLARS_MAX_THREADS": str(n_threads), HOME_VARIABLE: str(layout.root)}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "crsbench_assets.cli.child", str(layout.root)],
+            [sys.executable, "-m", "crsbench_assets.cli.child", str(layout.root), self._log.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

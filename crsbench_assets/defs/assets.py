@@ -12,10 +12,11 @@ from typing import Any
 
 import dagster as dg
 
-from crsbench_assets.config.errors import CrsbenchError, LeaseHeldError
+from crsbench_assets.config.errors import LeaseHeldError
+from crsbench_assets.orchestration.failures import one_sentence
 from crsbench_assets.orchestration.keys import OWNERS, asset_key, column_schema, result_metadata
 from crsbench_assets.orchestration.partitions import PARTITIONS, mapping, partition_of
-from crsbench_assets.orchestration.resources import ONLY_STALE_TAG, ProjectResource
+from crsbench_assets.orchestration.resources import ONLY_STALE_TAG, ProjectResource, WarehouseResource
 from crsbench_assets.planning.plan import plan
 from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, StageSpec
 from crsbench_assets.scores.frozen import moved_scores
@@ -71,7 +72,7 @@ def execute(
     """
     tags = dict(context.run.tags)
     only_stale = ONLY_STALE_TAG in tags
-    try:
+    with one_sentence():
         project = resource.open(tags)
         key = partition_of(context, stage.grain)
         while True:
@@ -84,14 +85,11 @@ def execute(
                     only_stale=only_stale,
                     progress=context.log.info,
                 )
-                break
+                return result, key
             except LeaseHeldError as held:
                 context.log.info(f"waiting: {held}")
                 only_stale = True
                 time.sleep(LEASE_POLL_S)
-    except CrsbenchError as error:
-        raise dg.Failure(description=str(error), allow_retries=False) from None
-    return result, key
 
 
 def warehouse_asset(arm: str, condition: Condition) -> dg.AssetsDefinition:
@@ -115,11 +113,9 @@ def warehouse_asset(arm: str, condition: Condition) -> dg.AssetsDefinition:
         ),
     )
     def warehouse(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
-        try:
+        with one_sentence():
             home = project.open(dict(context.run.tags))
             publication = publish(home, plan(home).cells)
-        except CrsbenchError as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from None
         return dg.MaterializeResult(
             metadata={
                 "dagster/row_count": publication.n_rows,
@@ -141,10 +137,40 @@ def frozen_scores_unchanged(arm: str) -> dg.AssetChecksDefinition:
         description="a score of the same encoder, panel and inputs has the same bits as when it was published",
     )
     def check(context: dg.AssetCheckExecutionContext, project: ProjectResource) -> dg.AssetCheckResult:
-        home = project.open(dict(context.run.tags))
-        before, now = published_rows(home.layout, "crs_scores"), home.lake.read("crs_scores", ())
+        with one_sentence():
+            home = project.open(dict(context.run.tags))
+            before, now = published_rows(home.layout, "crs_scores"), home.lake.read("crs_scores", ())
         moved = moved_scores(before, now)
         return dg.AssetCheckResult(passed=not moved, metadata={"moved": ", ".join(moved) or "none"})
+
+    return check
+
+
+def published_rows_match(arm: str) -> dg.AssetChecksDefinition:
+    """Return the check that a reader of the published file finds the scores of the lake."""
+
+    @dg.asset_check(
+        asset=asset_key("warehouse", arm),
+        name="published_rows_match",
+        description="crs_scores in warehouse.duckdb has the rows that the lake has, bit by bit",
+    )
+    def check(
+        context: dg.AssetCheckExecutionContext, project: ProjectResource, warehouse_file: WarehouseResource
+    ) -> dg.AssetCheckResult:
+        import polars as pl
+
+        spec = TABLES["crs_scores"]
+        with one_sentence():
+            lake = project.open(dict(context.run.tags)).lake.read(spec.name, ()).sort(spec.key)
+        with warehouse_file.get_connection() as connection:
+            columns = ", ".join(f'"{name}"' for name in spec.column_names)
+            rows = pl.DataFrame(connection.sql(f"SELECT {columns} FROM {spec.name}").to_arrow_table())
+        published = rows.cast(lake.schema).sort(spec.key)
+        return dg.AssetCheckResult(
+            passed=published.equals(lake.select(spec.column_names)),
+            severity=dg.AssetCheckSeverity.WARN,  # scores may be computed anew while the check reads
+            metadata={"found": f"{published.height} row(s) published, {lake.height} in the lake"},
+        )
 
     return check
 

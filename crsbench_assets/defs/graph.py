@@ -49,7 +49,11 @@ def _build() -> dg.Definitions:
     scoring = [key for name, keys in cell_tables.items() if name not in EXTRACTION for key in keys]
     return dg.Definitions(
         assets=assets.all_assets(MAIN_ARM, condition),
-        asset_checks=[stage_checks(stage, MAIN_ARM) for stage in STAGES] + [assets.frozen_scores_unchanged(MAIN_ARM)],
+        asset_checks=[stage_checks(stage, MAIN_ARM) for stage in STAGES]
+        + [
+            assets.frozen_scores_unchanged(MAIN_ARM),
+            assets.published_rows_match(MAIN_ARM),
+        ],
         jobs=[
             dg.define_asset_job(
                 "extract_cells",
@@ -65,7 +69,7 @@ def _build() -> dg.Definitions:
             sensors.reconcile,
         ],
         sensors=[
-            sensors.registry_sensor(planned),
+            sensors.registry_sensor(dg.AssetSelection.all()),
             dg.AutomationConditionSensorDefinition(
                 "publication_sensor",
                 target=pooled,

@@ -7,10 +7,10 @@ What lives here: asking the planner and requesting what it says. What stays out:
 
 import dagster as dg
 
-from crsbench_assets.config.errors import CrsbenchError
+from crsbench_assets.orchestration.failures import one_sentence
 from crsbench_assets.orchestration.reaper import reap
 from crsbench_assets.orchestration.reconcile import report_unknown_partitions
-from crsbench_assets.orchestration.requests import missing_keys, renew_requests, run_requests
+from crsbench_assets.orchestration.requests import RECONCILE_JOB, missing_keys, renew_requests, run_requests
 from crsbench_assets.orchestration.resources import ProjectResource
 from crsbench_assets.planning.plan import plan
 from crsbench_assets.storage.project import Project, write_snapshot
@@ -26,7 +26,7 @@ def registry_sensor(selection: dg.AssetSelection) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             "Watches the cards of the home: adds partition keys, reaps dead runs, and requests every cell that is "
-            "missing or stale."
+            "missing or stale; once a night also scores that nobody asked for."
         ),
     )
     def sensor(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SensorResult | dg.SkipReason:
@@ -36,9 +36,9 @@ def registry_sensor(selection: dg.AssetSelection) -> dg.SensorDefinition:
         new = missing_keys(context.instance, home)
         if new:
             return dg.SensorResult(dynamic_partitions_requests=new)
-        requests = run_requests(home, plan(home), write_snapshot(home))
+        requests = run_requests(home, plan(home), write_snapshot(home), context.instance)
         if not requests:
-            return dg.SkipReason("everything is current, or waits for something that the planner names")
+            return dg.SkipReason("everything is current, runs, was asked for, or waits for what the planner names")
         return dg.SensorResult(run_requests=requests)
 
     return sensor
@@ -54,7 +54,7 @@ def reconcile_home(context: dg.OpExecutionContext, project: ProjectResource) -> 
     renew_requests(home)
 
 
-@dg.job(description="What nightly_reconcile runs; computes nothing by itself.")
+@dg.job(name=RECONCILE_JOB, description="What nightly_reconcile runs; computes nothing by itself.")
 def reconcile() -> None:
     """Reconcile the home."""
     reconcile_home()
@@ -70,7 +70,5 @@ nightly_reconcile = dg.ScheduleDefinition(
 
 
 def _open(resource: ProjectResource) -> Project:
-    try:
+    with one_sentence():
         return resource.open()
-    except CrsbenchError as error:
-        raise dg.Failure(description=str(error)) from None

@@ -11,7 +11,8 @@ import shutil
 from pathlib import Path
 
 from crsbench_assets.config.errors import ConfigError
-from crsbench_assets.config.registry import CATALOG
+from crsbench_assets.config.registry import CATALOG, home_card_files
+from crsbench_assets.config.settings import read_settings
 from crsbench_assets.storage.files import replace_bytes, storage_errors
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.project import Project, create_home
@@ -82,11 +83,21 @@ def install_panel(layout: HomeLayout, panel: str) -> None:
     """Put the cards of a demo panel into a home, where they are active by lying there.
 
     Raises:
-        ConfigError: there is no such panel.
+        ConfigError: there is no such panel, or the home has other cards: a demo speaks of its own panel alone.
     """
     source = CATALOG / "panels" / panel
     if not source.is_dir():
         raise ConfigError(f"There is no demo panel {panel!r}; known: {', '.join(demo_panels())}.")
+    settings = read_settings(layout.settings)
+    for kind in ("datasets", "encoders"):
+        listed: tuple[str, ...] = getattr(settings, kind)
+        found = {*listed, *(path.stem for path in home_card_files(layout.root, kind))}
+        others = sorted(found - {path.stem for path in (source / kind).glob("*.yaml")})
+        if others:
+            raise ConfigError(
+                f"{layout.root} has {kind} that are not the demo panel's ({', '.join(others)}): give the demo a home "
+                "of its own with --home."
+            )
     for kind in ("datasets", "encoders"):
         for card in sorted((source / kind).glob("*.yaml")):
             target: Path = layout.root / kind / card.name

@@ -14,11 +14,12 @@ def changed_since_handled(minutes: int) -> dg.AutomationCondition[dg.AssetKey]:
     """Return the condition of a pooled asset: an input changed since it was handled, at most every ``minutes``.
 
     It does not wait for cells that are missing or running, so the leaderboard moves during a long backfill and after
-    a run that was killed; ``eager()`` would wait for both.
+    a run that was killed; ``eager()`` would wait for both. Handled means requested, not updated: a cell that finishes
+    while scores are computed has changed since, though the scores are newer than it.
     """
-    changed = dg.AutomationCondition.any_deps_updated().since(
-        dg.AutomationCondition.newly_requested() | dg.AutomationCondition.newly_updated()
-    )
+    updated = dg.AutomationCondition.any_deps_updated()
+    # a tick hears of the last request together with what came after it, and in `since` the reset wins
+    changed = updated.since(dg.AutomationCondition.newly_requested() & ~updated)
     due = dg.AutomationCondition.cron_tick_passed(f"*/{minutes} * * * *").since(
         dg.AutomationCondition.newly_requested()
     )

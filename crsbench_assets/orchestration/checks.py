@@ -13,6 +13,7 @@ from typing import Any
 
 import dagster as dg
 
+from crsbench_assets.orchestration.failures import one_sentence
 from crsbench_assets.orchestration.keys import asset_key
 from crsbench_assets.orchestration.partitions import PARTITIONS, partition_of
 from crsbench_assets.orchestration.resources import ProjectResource
@@ -96,13 +97,14 @@ def stage_checks(stage: StageSpec, arm: str) -> dg.AssetChecksDefinition:
 
     @dg.multi_asset_check(name=f"{stage.name}_checks", specs=specs)
     def check(context: dg.AssetCheckExecutionContext, project: ProjectResource) -> Iterator[Any]:
-        lake = project.open(dict(context.run.tags)).lake
-        key = partition_of(context, stage.grain)
-        for (table, name), rule in rules.items():
-            holds, found = rule(lake, key)
-            yield dg.AssetCheckResult(
-                asset_key=asset_key(table, arm), check_name=name, passed=holds, metadata={"found": found}
-            )
+        with one_sentence():
+            lake = project.open(dict(context.run.tags)).lake
+            key = partition_of(context, stage.grain)
+            for (table, name), rule in rules.items():
+                holds, found = rule(lake, key)
+                yield dg.AssetCheckResult(
+                    asset_key=asset_key(table, arm), check_name=name, passed=holds, metadata={"found": found}
+                )
 
     return check
 

@@ -34,8 +34,11 @@ def reap(project: Project, instance: dg.DagsterInstance) -> list[str]:
     """Fail dead runs, free their slots, mark dead attempts; return one sentence for each death."""
     sentences = bury(project)
     not_started = dg.RunsFilter(statuses=[*UNFINISHED, dg.DagsterRunStatus.NOT_STARTED])
+    is_local = isinstance(instance.run_launcher, dg.DefaultRunLauncher)
     for record in instance.get_run_records(not_started):
         run = record.dagster_run
+        if not is_local and PROCESS_TAG not in run.tags:
+            continue  # another launcher's processes are elsewhere, and theirs to watch
         process = _process_of(instance, run)
         if process is None:
             # runs of the queue without a process are Dagster's own to start or to time out
@@ -58,12 +61,15 @@ def reap(project: Project, instance: dg.DagsterInstance) -> list[str]:
 
 
 def _process_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> ProcessIdentity | None:
-    """Return the process of a run: from our tag, or from what Dagster's launcher logged."""
+    """Return the process of a run: from our tag, or from the first number that the run logged of itself.
+
+    Later ones are its steps' (multiprocess executor), which end while the run goes on.
+    """
     if PROCESS_TAG in run.tags:
         host, number, since = run.tags[PROCESS_TAG].split("/")
         return ProcessIdentity(host, int(number), float(since))
     records = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records
-    for record in reversed(records):
+    for record in records:
         event = record.event_log_entry.dagster_event
         metadata = event.engine_event_data.metadata if event else {}
         if "pid" in metadata:

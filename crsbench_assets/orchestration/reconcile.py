@@ -2,13 +2,15 @@
 
 What lives here: runless events for partitions that Dagster does not know or knows otherwise: imported, copied, or
 made before its database was lost. Without them a lost ``dagster/`` folder would recompute everything.
-What stays out: the state of the lake itself (``planning``).
+Encoders that are retired are left out: nothing is asked for them. What stays out: the state of the lake itself
+(``planning``).
 https://docs.dagster.io/api/dagster/instance (report_runless_asset_event)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import dagster as dg
 
@@ -17,6 +19,7 @@ from crsbench_assets.orchestration.partitions import dagster_key
 from crsbench_assets.orchestration.requests import add_missing_keys, unknown_keys
 from crsbench_assets.planning.attempts import partitions
 from crsbench_assets.storage.project import Project
+from crsbench_assets.storage.warehouse import published_records
 from crsbench_assets.tables.registry import TABLES
 
 DATA_VERSION_TAG = "dagster/data_version"
@@ -25,7 +28,11 @@ DATA_VERSION_TAG = "dagster/data_version"
 def report_unknown_partitions(
     project: Project, instance: dg.DagsterInstance, progress: Callable[[str], None] = lambda message: None
 ) -> int:
-    """Report every partition of the lake that Dagster does not know with its data version; return how many."""
+    """Report every partition of the lake that Dagster does not know with its data version, and the last publication.
+
+    Returns:
+        How many were reported.
+    """
     add_missing_keys(instance, project)
     known: dict[str, dict[str, str]] = {}
     n_reported = 0
@@ -49,7 +56,23 @@ def report_unknown_partitions(
             )
             n_reported += 1
             progress(f"{table} {partition or ''}")
-    return n_reported
+    return n_reported + _report_publication(project, instance)
+
+
+def _report_publication(project: Project, instance: dg.DagsterInstance) -> int:
+    """Report the newest published snapshot where Dagster does not know it; return how many were reported, 0 or 1."""
+    records = published_records(project.layout)
+    if not records:
+        return 0
+    path = project.layout.published / f"warehouse-{records[-1]['number']}.duckdb"
+    event = instance.get_latest_materialization_event(asset_key("warehouse"))
+    known = event.asset_materialization.metadata.get("path") if event and event.asset_materialization else None
+    if known is not None and Path(str(known.value)).name == path.name:  # a home that moved has published nothing new
+        return 0
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization(asset_key("warehouse"), metadata={"path": dg.MetadataValue.path(str(path))})
+    )
+    return 1
 
 
 def remove_unknown_keys(project: Project, instance: dg.DagsterInstance) -> list[str]:

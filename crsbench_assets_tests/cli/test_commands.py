@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from crsbench_assets.cli import main
+from crsbench_assets.cli import commands, main
 from crsbench_assets.cli.app import app
 from crsbench_assets.config.registry import CATALOG
 from crsbench_assets.config.settings import edit_list, read_settings
@@ -252,6 +252,26 @@ def test_an_unknown_demo_panel_makes_no_home(crsbench: Command, tmp_path: Path) 
     assert not (tmp_path / "home").exists()
 
 
+def test_a_demo_among_other_cards_is_refused(crsbench: Command, tiny_home: HomeLayout) -> None:
+    before = file_bytes(tiny_home.root)
+    said = sentence(crsbench("demo", home=tiny_home))
+    assert said == (
+        f"{tiny_home.root} has datasets that are not the demo panel's (tiny): give the demo a home of its own with "
+        "--home."
+    )
+    assert file_bytes(tiny_home.root) == before
+
+
+def test_a_failed_partition_is_the_end_of_demo_and_freeze(
+    crsbench: Command, computed_home: HomeLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "_materialize", lambda *_: True)
+    done = crsbench("panel", "freeze", "base", home=computed_home)
+    assert done.code == 1 and "Leaderboard against panel" in done.out
+    monkeypatch.setattr(commands, "_freeze", lambda *_: False)
+    assert crsbench("demo", "--home", tmp_path / "demo").code == 1
+
+
 def test_a_folder_of_somebody_else_is_no_home(crsbench: Command, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("ten years", encoding="utf-8")
     assert "is not empty and no crsbench home" in sentence(crsbench("init", home=HomeLayout(tmp_path)))
@@ -441,6 +461,14 @@ def test_sql_of_no_rows(crsbench: Command, published_home: HomeLayout) -> None:
     assert "encoder_id" in crsbench("sql", query, home=published_home).out
 
 
+def test_sql_keeps_columns_of_one_name(crsbench: Command, published_home: HomeLayout) -> None:
+    query = "SELECT 1 AS n, 2 AS n"
+    assert crsbench("sql", query, "--format", "csv", home=published_home).out.split() == ["n,n", "1,2"]
+    assert re.search(r"1\W+2", crsbench("sql", query, home=published_home).out)
+    said = sentence(crsbench("sql", query, "--format", "json", home=published_home))
+    assert said == "JSON cannot hold two columns of one name (n): rename one with AS, or use --format csv."
+
+
 def test_sql_says_when_the_lake_answers(crsbench: Command, computed_home: HomeLayout) -> None:
     query = "SELECT count(*) AS n FROM run_records"
     before = crsbench("sql", query, "--format", "json", home=computed_home)
@@ -483,6 +511,18 @@ def test_add_by_id_and_retire_and_back(crsbench: Command, tiny_home: HomeLayout)
     crsbench("encoders", "add", "resnet50", home=tiny_home)
     assert read_settings(tiny_home.settings).retired == ()
     assert text.splitlines()[0] == tiny_home.settings.read_text(encoding="utf-8").splitlines()[0]
+
+
+def test_a_retired_card_of_the_home_comes_back(crsbench: Command, tiny_home: HomeLayout, tmp_path: Path) -> None:
+    crsbench("encoders", "retire", "alpha", home=tiny_home)
+    assert crsbench("encoders", "add", "alpha", home=tiny_home).out == "alpha is active.\n"
+    settings = read_settings(tiny_home.settings)
+    assert (settings.retired, settings.encoders) == ((), ())
+    crsbench("encoders", "retire", "alpha", home=tiny_home)
+    card = tiny_home.root / "encoders" / "alpha.yaml"
+    copied = Path(shutil.copy(card, tmp_path / "alpha.yaml"))
+    assert crsbench("encoders", "add", copied, home=tiny_home).out.startswith("alpha is active: ")
+    assert read_settings(tiny_home.settings).retired == ()
 
 
 def test_add_a_file(crsbench: Command, tiny_home: HomeLayout, tmp_path: Path) -> None:

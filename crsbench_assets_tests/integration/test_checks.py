@@ -32,6 +32,7 @@ from crsbench_assets_tests.integration.homes import (
     succeed,
     table_rows,
 )
+from crsbench_assets_tests.orchestration.checks import run_check
 
 
 class Home:
@@ -154,6 +155,18 @@ def test_a_probe_that_did_not_converge_stops_the_cell(home: Home) -> None:
     assert pointers(home.layout) == before
     steps = {e.step_key for e in home.instance.all_logs(answer["run_id"], of_type=dg.DagsterEventType.STEP_SUCCESS)}
     assert {"extract", "probe"} <= steps and not steps & {"measure", "aggregate", "derive_axes"}
+
+
+def test_a_published_score_that_differs_from_the_lake_is_a_warning(home: Home) -> None:
+    def found() -> tuple[bool, object]:
+        result = run_check(home.instance, "warehouse", "published_rows_match")
+        (evaluation,) = result.get_asset_check_evaluations()
+        assert result.success and evaluation.severity == dg.AssetCheckSeverity.WARN
+        return evaluation.passed, evaluation.metadata["found"].value
+
+    assert found() == (True, "2 row(s) published, 2 in the lake")
+    home.alter("crs_scores", (), pl.col("crs") / 2)
+    assert found() == (False, "2 row(s) published, 2 in the lake")
 
 
 def test_a_frozen_score_that_moved_by_one_bit_is_not_published(home: Home) -> None:

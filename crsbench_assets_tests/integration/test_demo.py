@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+import polars as pl
 import pytest
 from scipy.stats import kendalltau
 
@@ -50,7 +51,7 @@ def test_the_grid_is_the_paper_s(demo: Project) -> None:
 
 def test_estimates_lie_within_four_standard_errors_of_what_was_planted(demo: Project) -> None:
     with open_live(demo, lambda: plan(demo).cells) as connection:
-        axes = connection.execute("SELECT * FROM cell_axes").pl()
+        axes = pl.DataFrame(connection.sql("SELECT * FROM cell_axes").to_arrow_table())
     deviations = planted_deviations(demo.registry, axes)
     assert deviations.height == 43 * 4
     worst = deviations.sort("deviation_se").tail(1).to_dicts()[0]
@@ -69,7 +70,10 @@ def test_the_score_recovers_the_planted_order(demo: Project) -> None:
 
 def test_a_second_implementation_finds_the_same_numbers(demo: Project) -> None:
     with open_live(demo, lambda: plan(demo).cells) as connection:
-        frames = {table: connection.execute(f"SELECT * FROM {table}").pl() for table in CONFORMANCE_TABLES}
+        frames = {
+            table: pl.DataFrame(connection.sql(f"SELECT * FROM {table}").to_arrow_table())
+            for table in CONFORMANCE_TABLES
+        }
     deviations = check_home(frames)
     print("largest deviations:", deviations)
     assert max(deviations.values()) <= 1e-12, deviations

@@ -23,7 +23,7 @@ def test_everything_is_materialised_again_without_computing(filled: HomeLayout, 
     before = pointers(layout)
 
     said = succeed(layout, "reconcile")
-    assert f"Reported {len(before)} partition(s)" in said
+    assert f"Reported {len(before) + 1} partition(s)" in said, "with the published warehouse"
     assert pointers(layout) == before, "content, times and runs of every partition are as they were"
 
     project = open_project(layout.root)
@@ -42,6 +42,10 @@ def test_everything_is_materialised_again_without_computing(filled: HomeLayout, 
                 assert status == StaleStatus.FRESH, (table, key, resolver.get_stale_causes(asset_key(table), partition))
                 n_seen += 1
         assert n_seen == len(before)
+        publication = instance.get_latest_materialization_event(asset_key("warehouse"))
+        assert publication is not None and publication.asset_materialization is not None
+        path = str(publication.asset_materialization.metadata["path"].value)
+        assert path == str(layout.warehouse.resolve())
         for name in ("encoder", "dataset"):
             assert set(instance.get_dynamic_partitions(name)) == set(getattr(project.registry, f"{name}s"))
         assert len(CELLS.get_partition_keys(dynamic_partitions_store=instance)) == 4
