@@ -113,7 +113,7 @@ def check_encoder(home: Path | None, identifier: str) -> None:
     from crsbench_assets.worker.context import StageContext
 
     project = open_project(home)
-    project.registry.encoder(identifier)
+    card = project.registry.encoder(identifier)
     has_failed = False
     for cell in cells(project.registry):
         if cell.encoder_id != identifier:
@@ -124,12 +124,27 @@ def check_encoder(home: Path | None, identifier: str) -> None:
         context = StageContext(project, stage_named("extract"), (identifier, cell.dataset_id), inputs_hash="check")
         index, split = _index_and_split(project, cell.dataset_id)
         output = extract_cell(context, index["images"], split["splits"])
-        conditions = output.frames["embeddings"].get_column("condition_id").n_unique()
-        n_vectors = output.frames["embeddings"].height + output.frames["shift_embeddings"].height
         has_failed |= output.reason is not None
-        say(f"{cell.dataset_id}: {output.detail or f'ok, {n_vectors:,} vectors under {conditions} conditions'}")
+        say(f"{cell.dataset_id}: {output.detail or _coverage(project, cell.dataset_id, output.frames)}")
+    for dataset_id in sorted(set(card.vectors) - set(project.registry.datasets)):
+        active = ", ".join(project.registry.datasets) or "none"
+        say(f"{dataset_id}: the card names vectors for it, and no such dataset is active (active: {active})")
+        has_failed = True
     if has_failed:
         raise typer.Exit(1)
+
+
+def _coverage(project: Project, dataset_id: str, frames: dict[str, Any]) -> str:
+    """Return how many vectors there are, and which conditions have none."""
+    shift = project.registry.datasets[dataset_id].shift
+    wanted = project.registry.protocol.conditions(shift.id if shift else None)
+    vectors = [frames["embeddings"], frames["shift_embeddings"]]
+    present = {name for frame in vectors for name in frame.get_column("condition_id").unique()}
+    absent = [name for name in wanted if name not in present]
+    text = f"{sum(frame.height for frame in vectors):,} vectors under {len(present)} of {len(wanted)} conditions"
+    if not absent:
+        return f"ok, {text}"
+    return f"{text}; none for {', '.join(absent)}: their records are NULL, and without them there is no score"
 
 
 def check_dataset(home: Path | None, identifier: str) -> None:

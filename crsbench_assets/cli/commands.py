@@ -77,14 +77,16 @@ def show_plan(home: Path | None, *, as_json: bool) -> None:
         f"{counts['n_records']:,} run records, {counts['n_aggregates']:,} aggregate rows."
     )
     tasks = [task for task in value["tasks"] if task["state"] != "blocked"]
+    if not value["counts"]["n_cells"]:
+        say("There are no cells yet: add cards to encoders/ and datasets/ of the home.")
     if not tasks:
         say("Nothing is missing or stale.")
     else:
         rows = [(task["state"], " x ".join(task["partition"]) or "all", task["stage"], task["why"]) for task in tasks]
         show_rows(("state", "partition", "stage", "why"), rows)
         say(
-            f"Due: {due['n_cells']} cells, {due['n_images']:,} images, {due['n_passes']:,} passes, "
-            f"{due['n_fits']:,} fits; about {duration(due['seconds'])} of computation and {size(due['n_bytes'])}."
+            f"Due: {due['n_cells']} cell(s), {due['n_images']:,} images, {due['n_passes']:,} passes through encoders, "
+            f"{due['n_fits']:,} fits; time: {duration(due['seconds'])}; disk: {size(due['n_bytes'])}."
         )
     for sentence in blocked_sentences(found):
         say(f"cannot be computed: {sentence}")
@@ -144,6 +146,8 @@ def _materialize(project: Project, selection: Selection) -> bool:
     check_selection(project, selection)
     before = _plan_and_reap(project)
     report_blocked(before)
+    if not before.grid:
+        say("There are no cells yet: add cards to encoders/ and datasets/ of the home.")
     if nothing_due(before, selection) and is_published(project, before.cells):
         n_current = sum(task.state == CURRENT for task in before.tasks)
         n_failed = sum(task.state == FAILED and selection.has(task.stage.grain, task.key) for task in before.tasks)
@@ -159,9 +163,18 @@ def _materialize(project: Project, selection: Selection) -> bool:
 def run_sql(home: Path | None, query: str, *, live: bool, form: str) -> None:
     """See ``crsbench sql``."""
     from crsbench_assets.storage.warehouse import query as run_query
+    from crsbench_assets.storage.warehouse import query_published
 
-    project = open_project(home)
-    result = run_query(project, query, cells=lambda: plan(project).cells, live=live)
+    try:
+        project = open_project(home)
+        result = run_query(project, query, cells=lambda: plan(project).cells, live=live)
+    except ConfigError as error:
+        layout = resolve_home(home)
+        if live or not layout.warehouse.exists():
+            raise
+        # what was published needs no card, so a faulty one must not keep anybody from it
+        sys.stderr.write(f"crsbench: {error} The last publication answers all the same.\n")
+        result = query_published(layout, query)
     if result.note:
         sys.stderr.write(f"crsbench: {result.note}\n")
     names = result.table.column_names
@@ -256,7 +269,10 @@ def _freeze(home: Path | None, name: str) -> bool:
         f"{len(frozen.panel.members)} members on {', '.join(frozen.panel.datasets)}."
     )
     for encoder_id in frozen.incomplete:
-        say(f"left out, because a cell of it has no result: {encoder_id}")
+        say(
+            f"left out, because a cell of it has no result or lacks an axis: {encoder_id} (see `SELECT dataset_id, "
+            f"axis, reason FROM cell_axes WHERE encoder_id = '{encoder_id}' AND variant = 'primary' AND value IS NULL`)"
+        )
     has_failed = _materialize(project, Selection(tables=frozenset({"crs_scores"})))
     show_leaderboard(project)
     return has_failed

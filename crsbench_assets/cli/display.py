@@ -30,6 +30,10 @@ STATUS_MARK = {
 }
 
 
+FOLDED_WIDTH = 14
+"""A cell may be folded to this many characters; a table that needs less is shown as one line per value."""
+
+
 def say(text: str) -> None:
     """Print a line for people; markup in names is shown as text."""
     console.print(text, markup=False, soft_wrap=True)
@@ -44,12 +48,27 @@ def show_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], title: str | 
     """Print rows as a table; NULL is an empty cell, numbers have four decimals."""
     from rich.text import Text
 
+    rows = [[_cell(value) for value in row] for row in rows]
+    widths = [min(FOLDED_WIDTH, max(map(len, column))) for column in zip(names, *rows, strict=True)]
+    if sum(widths) + 3 * len(names) + 1 > console.width:
+        _show_records(names, rows, title)
+        return
     table = Table(title=title, title_justify="left")
     for name in names:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*[Text(_cell(value)) for value in row])
+        table.add_row(*[Text(text) for text in row])
     console.print(table)
+
+
+def _show_records(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> None:
+    if title:
+        say(title)
+    width = max(map(len, names))
+    for number, row in enumerate(rows, start=1):
+        say(f"-- {number} of {len(rows)}")
+        for name, text in zip(names, row, strict=True):
+            say(f"{name:<{width}}  {text}")
 
 
 def _cell(value: Any) -> str:

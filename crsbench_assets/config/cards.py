@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from crsbench_assets.config.ids import ID_PATTERN, ID_RULE
 
@@ -21,6 +21,11 @@ IMAGE_KINDS = ("timm", "open_clip", "transformers", "module", "baseline")
 
 PRIMARY = "primary"
 """Source id of a dataset's own images; its shift target's source id is the target's id."""
+
+
+def _as_list(value: object) -> object:
+    """Let one file be written without the brackets of a list."""
+    return (value,) if isinstance(value, str) else value
 
 
 class _Card(BaseModel):
@@ -109,8 +114,8 @@ class EncoderCard(_Card):
     weights: WeightsSource | None = None
     preprocessing: Preprocessing | None = None
     embedding: Embedding | None = None
-    vectors: dict[str, tuple[str, ...]] = {}
-    """``precomputed``: dataset id -> Parquet files of (image_id, condition_id, vector)."""
+    vectors: dict[str, Annotated[tuple[str, ...], BeforeValidator(_as_list)]] = {}
+    """``precomputed``: dataset id -> Parquet file or files of (image_id, condition_id, vector)."""
     cells: dict[str, SyntheticCell] = {}
     """``synthetic``: dataset id -> generator settings."""
 

@@ -198,17 +198,17 @@ class _Planner:
     def _blocker(self, stage: StageSpec, key: PartitionKey) -> tuple[str, str] | None:
         registry = self.project.registry
         if stage.name == "index":
-            layout = registry.datasets[key[0]].source.layout
-            if layout not in ("manifest", "synthetic"):
-                return f"this version cannot read the layout {layout} yet", "not_available"
-            if registry.datasets[key[0]].source.has_images:
-                return "this version cannot read images yet", "not_available"
             card = registry.datasets[key[0]]
+            if card.source.layout not in ("manifest", "synthetic"):
+                why = f"dataset {card.id!r}: this version cannot read the layout {card.source.layout} yet"
+                return why, "not_available"
             for agreement in (card.agreement, card.shift.agreement if card.shift else None):
                 if agreement is not None and agreement not in registry.settings.agreements:
-                    return f"crsbench.yaml does not record that somebody accepted {agreement!r}", "no_access"
+                    why = f"dataset {card.id!r}: crsbench.yaml does not record that somebody accepted {agreement!r}"
+                    return why, "no_access"
         if stage.name == "extract" and registry.encoders[key[0]].kind in IMAGE_KINDS:
-            return f"this version cannot load encoders of kind {registry.encoders[key[0]].kind} yet", "not_available"
+            kind = registry.encoders[key[0]].kind
+            return f"encoder {key[0]!r}: this version cannot load encoders of kind {kind} yet", "not_available"
         return None
 
     def _retired(self) -> tuple[CellState, ...]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from crsbench_assets.config.cards import IMAGE_KINDS
 from crsbench_assets.planning.plan import BLOCKED, CURRENT, Plan, Task
 from crsbench_assets.storage.lake import Pointer
 from crsbench_assets.storage.project import Project
@@ -35,7 +36,9 @@ def estimate(project: Project, plan: Plan) -> Estimate:
     cells = plan.due("cell")
     due = [task for task in plan.tasks if task.is_due]
     n_images = {dataset_id: _n_images(project, dataset_id) for dataset_id in {key[1] for key in cells}}
-    extract = [task.key for task in due if task.stage.name == "extract"]
+    encoders = project.registry.encoders
+    # vectors that exist already, or that are drawn, need no pass through a network
+    extract = [t.key for t in due if t.stage.name == "extract" and encoders[t.key[0]].kind in IMAGE_KINDS]
     corrupted = protocol.splits.test_fraction * len(protocol.corruption_conditions)
     return Estimate(
         n_cells=len(cells),

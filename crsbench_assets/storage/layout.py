@@ -108,6 +108,9 @@ def require_home(layout: HomeLayout) -> None:
         StorageError: nothing is there, with the command that makes one.
     """
     if not layout.settings.is_file():
+        for folder in layout.root.parents:
+            if (folder / "crsbench.yaml").is_file():
+                raise StorageError(f"There is no crsbench home at {layout.root}; did you mean --home {folder}?")
         raise StorageError(
             f"There is no crsbench home at {layout.root}: make one with `crsbench init --home {layout.root}`, "
             f"or name yours with --home or {HOME_VARIABLE}."

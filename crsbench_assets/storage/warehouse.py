@@ -315,8 +315,6 @@ def query(project: Project, sql: str, *, cells: Callable[[], Iterable[CellStatus
     Raises:
         StorageError: it is no SELECT, or DuckDB refuses it, in one sentence with DuckDB's own words.
     """
-    import duckdb
-
     relations = parse_select(sql)
     layout = project.layout
     note = None
@@ -331,10 +329,26 @@ def query(project: Project, sql: str, *, cells: Callable[[], Iterable[CellStatus
             connection = open_live(project, cells, relations)
         else:
             origin, connection = "warehouse", snapshot
+    return QueryResult(_answer(connection, layout, sql), origin, note)
+
+
+def query_published(layout: HomeLayout, sql: str) -> QueryResult:
+    """Return the answer of the published snapshot to one SELECT; needs neither cards nor settings.
+
+    Raises:
+        StorageError: as :func:`query`, or there is no snapshot as it was published.
+    """
+    parse_select(sql)
+    return QueryResult(_answer(open_published(layout), layout, sql), "warehouse", None)
+
+
+def _answer(connection: duckdb.DuckDBPyConnection, layout: HomeLayout, sql: str) -> pa.Table:
+    import duckdb
+
     with closing(connection):
         _confine(connection, layout)
         try:
-            return QueryResult(connection.sql(sql).to_arrow_table(), origin, note)
+            return connection.sql(sql).to_arrow_table()
         except duckdb.Error as error:
             raise StorageError(f"The query failed: {_one_line(error)}.") from error
 

@@ -79,7 +79,7 @@ Where does a score come from?
 
 How does AUROC grow with the labels?
 
-    PIVOT label_curves ON label_fraction USING any_value(macro_auroc_mean) GROUP BY encoder_id, dataset_id;
+    SELECT encoder_id, dataset_id, label_fraction, macro_auroc_mean FROM label_curves ORDER BY ALL;
 
 Which corruption costs most?
 
@@ -93,7 +93,8 @@ What is missing, and why? What did a cell cost?
     SELECT * FROM cells WHERE status <> 'ok';
     SELECT table_name, seconds, host, written_at FROM partitions WHERE encoder_id = 'ENCODER' ORDER BY written_at;
 
-`PIVOT` is more than one SELECT to DuckDB: use it in your own client. What a column means stands in the file too:
+`PIVOT` is more than one statement to DuckDB: `crsbench sql` refuses it, your own client takes it. What a column means
+stands in the file too:
 
     SELECT column_name, data_type, comment FROM duckdb_columns() WHERE table_name = 'run_records';
 """

@@ -34,7 +34,7 @@ REASONS: dict[str, str] = {
     "missing_seed": "not every seed has a value",
     "undefined_term": "a term of the ratio or mean is undefined",
     "near_chance": "the discrimination is not above chance, so a chance-corrected ratio is undefined",
-    "incomplete": "an applicable cell of the encoder has no result",
+    "incomplete": "an applicable cell has no result, or lacks an axis: `cell_axes.reason` says why",
     "no_anchor": "the panel has no anchor for this dataset",
     "degenerate_axis": "all members agree on this axis, so it is set to 0.5",
     "no_panel": "no complete candidate forms a panel",

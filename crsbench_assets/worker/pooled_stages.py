@@ -161,6 +161,8 @@ def provisional_variant(project: Project, axes: pl.DataFrame) -> RobustnessVaria
     registry = without_retired(project.registry)
     candidates = [card.id for card in registry.encoders.values() if card.role == "candidate"]
     shifted = [card.id for card in registry.datasets.values() if card.shift is not None]
+    if not shifted:
+        return "corruption_only"  # the same numbers as "shift", and the truer word
     return provisional_robustness_variant(axes, candidates, shifted)
 
 

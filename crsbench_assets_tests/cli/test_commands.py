@@ -19,6 +19,7 @@ import typer.main
 
 from crsbench_assets.cli import commands, main
 from crsbench_assets.cli.app import app
+from crsbench_assets.cli.display import show_rows
 from crsbench_assets.config.registry import CATALOG
 from crsbench_assets.config.settings import edit_list, read_settings
 from crsbench_assets.operations.homes import init_home
@@ -571,7 +572,7 @@ def test_adding_to_a_home_that_is_broken_elsewhere_changes_nothing(
 def test_check_an_encoder(crsbench: Command, computed_home: HomeLayout) -> None:
     done = crsbench("encoders", "check", "alpha", home=computed_home)
     # 120 clean, and 30 test images under each of 2 corruptions
-    assert (done.code, done.out) == (0, "tiny: ok, 180 vectors under 3 conditions\n")
+    assert (done.code, done.out) == (0, "tiny: ok, 180 vectors under 3 of 3 conditions\n")
     vectors("alpha")[1:].write_parquet(computed_home.root / "files" / "alpha.parquet")
     done = crsbench("encoders", "check", "alpha", home=computed_home)
     assert done.code == 1 and "1 vector(s) of the support are missing" in done.out and "'image000'" in done.out
@@ -613,3 +614,37 @@ def test_a_name_stands_for_one_panel(crsbench: Command, computed_home: HomeLayou
     edit_list(computed_home.settings, "retired", add="beta")
     said = sentence(crsbench("panel", "freeze", "first", home=computed_home))
     assert "A panel 'first' is frozen already" in said and "Choose another name, such as first-2" in said
+
+
+def test_a_faulty_card_keeps_nobody_from_what_was_published(crsbench: Command, published_home: HomeLayout) -> None:
+    (published_home.root / "encoders" / "bad.yaml").write_text("id: Bad\n", encoding="utf-8")
+    done = crsbench("sql", "SELECT count(*) AS n FROM crs_scores", "--format", "json", home=published_home)
+    assert (done.code, json.loads(done.out)) == (0, [{"n": 2}])
+    assert "bad.yaml" in done.err and "The last publication answers all the same." in done.err
+    assert crsbench("sql", "--live", "SELECT 1", home=published_home).code == 1
+
+
+def test_a_folder_inside_a_home_is_no_home(crsbench: Command, computed_home: HomeLayout) -> None:
+    done = crsbench("status", "--home", str(computed_home.root / "encoders"))
+    assert done.code == 1 and f"did you mean --home {computed_home.root}?" in done.err
+
+
+def test_encoders_check_names_what_is_absent(crsbench: Command, tiny_home: HomeLayout) -> None:
+    vectors("alpha", ("clean", "blur-s1")).write_parquet(tiny_home.root / "files" / "alpha.parquet")
+    done = crsbench("encoders", "check", "alpha", home=tiny_home)
+    assert done.code == 0 and "under 2 of 3 conditions; none for blur-s3" in done.out
+    card = encoder_card("alpha")
+    card["vectors"] = {"tniy": "../files/alpha.parquet"}
+    write_card(tiny_home.root, "encoders", card)
+    done = crsbench("encoders", "check", "alpha", home=tiny_home)
+    assert (
+        done.code == 1
+        and "tniy: the card names vectors for it, and no such dataset is active (active: tiny)" in done.out
+    )
+
+
+def test_a_table_too_wide_for_the_terminal_is_one_line_per_value(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"column_{i}" for i in range(40)]
+    show_rows(names, [list(range(40)), [None] * 40])
+    out = capsys.readouterr().out
+    assert "-- 1 of 2" in out and "column_39  39" in out
