@@ -148,25 +148,26 @@ class _Planner:
         pointer = self.project.lake.pointer(stage.last_table, key)
         attempt = self.project.lake.attempt(stage.lease_table, key)
         task = self._compared(stage, key, pointer, attempt)
-        # what cannot be looked at any more, such as vectors whose file was removed, counts as it was computed
-        is_kept = task.state == BLOCKED and not task.is_blocked_by_upstream
-        is_settled = task.state == CURRENT or (is_kept and pointer is not None and pointer.status == "ok")
-        task = replace(task, attempt=attempt, is_settled=is_settled)
-        if attempt is not None and attempt.is_running():
-            return replace(task, state=RUNNING, why=f"computed by process {attempt.pid} on {attempt.host}")
-        return task
+        if attempt is None:
+            return task
+        if attempt.is_running():
+            why = f"computed by process {attempt.pid} on {attempt.host}"
+            return replace(task, attempt=attempt, state=RUNNING, why=why)
+        return replace(task, attempt=attempt)
 
     def _compared(self, stage: StageSpec, key: PartitionKey, pointer: Pointer | None, attempt: Attempt | None) -> Task:
+        # what cannot be looked at any more, such as vectors whose file was removed, counts as it was computed
+        is_kept = pointer is not None and pointer.status == "ok"
         blocker = self._blocker(stage, key)
         if blocker:
-            return Task(stage, key, BLOCKED, *blocker, pointer=pointer)
+            return Task(stage, key, BLOCKED, *blocker, pointer=pointer, is_settled=is_kept)
         waiting = self._waiting(stage, key)
         if waiting is not None:
             return self._waiting_task(stage, key, pointer, waiting)
         try:
             inputs = self.hasher.inputs(stage, key, upstream_contents(self.project, stage, key, self.pointer))
         except ConfigError as error:
-            return Task(stage, key, BLOCKED, str(error), pointer=pointer)
+            return Task(stage, key, BLOCKED, str(error), pointer=pointer, is_settled=is_kept)
         return _compared(stage, key, inputs, pointer, attempt)
 
     def pointer(self, table: str, key: PartitionKey) -> Pointer | None:
@@ -227,7 +228,7 @@ def _compared(
     if pointer is not None and pointer.inputs == inputs.parts:  # equal parts have an equal hash, which costs more
         if pointer.status == "failed":
             return Task(stage, key, FAILED, pointer.detail or "", pointer.reason, inputs, pointer)
-        return Task(stage, key, CURRENT, "", pointer.reason, inputs, pointer)
+        return Task(stage, key, CURRENT, "", pointer.reason, inputs, pointer, is_settled=True)
     if attempt is not None and pointer is None and attempt.message:
         why = f"last attempt {attempt.state}: {attempt.message}"
         return Task(stage, key, MISSING, why, attempt.reason, inputs, None)
