@@ -6,14 +6,13 @@ out: the home itself (``storage.project``).
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import dagster as dg
 
-from crsbench_assets.storage.files import storage_errors
+from crsbench_assets.storage.files import locked
 from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout
 
 POOL_LIMITS = {"gpu": 1, "publish": 1}
@@ -29,7 +28,8 @@ def environment(layout: HomeLayout) -> dict[str, str]:
 def open_instance(layout: HomeLayout) -> Iterator[dg.DagsterInstance]:
     """Yield the Dagster instance of a home, after making its databases and pools where they are new."""
     os.environ.update(environment(layout))
-    with _preparation_lock(layout):
+    # one process at a time makes tables and pools: Dagster looks for a row, then inserts it, without a lock
+    with locked(layout.dagster / ".crsbench.lock"):
         instance = dg.DagsterInstance.get()
         known = {info.name for info in instance.event_log_storage.get_pool_limits()}
         for pool, limit in POOL_LIMITS.items():
@@ -37,15 +37,3 @@ def open_instance(layout: HomeLayout) -> Iterator[dg.DagsterInstance]:
                 instance.event_log_storage.set_concurrency_slots(pool, limit)
     with instance:
         yield instance
-
-
-@contextmanager
-def _preparation_lock(layout: HomeLayout) -> Iterator[None]:
-    """Let one process at a time make tables and pools: Dagster looks for a row, then inserts it, without a lock."""
-    with storage_errors(layout.dagster):
-        handle = os.open(layout.dagster / ".crsbench.lock", os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from crsbench_assets.config.errors import StorageError
 from crsbench_assets.config.hashes import content_hash
+from crsbench_assets.config.ids import PROVISIONAL
 from crsbench_assets.storage.files import locked, read_json, replace_json, storage_errors, sync
 from crsbench_assets.storage.lake import Lake, Pointer
 from crsbench_assets.storage.layout import HomeLayout, PartitionKey
@@ -53,8 +54,6 @@ STORAGE_VERSION = "v1.2.0"
 
 KEPT_SNAPSHOTS = 2
 """The linked snapshot and the one before, which readers may have open."""
-
-PROVISIONAL_PANEL = "provisional"
 
 OUTDATED_SCHEMA = "outdated_schema"
 """Status, in table ``partitions``, of one written in another shape: it is recomputed or migrated, not published."""
@@ -576,7 +575,7 @@ def _warehouse_info(project: Project, number: int) -> dict[str, Any]:
 def _latest_panel(layout: HomeLayout) -> str:
     """Return the id of the panel frozen last; a panel's file is written once, so its time is the freeze."""
     panels = [(path.stat().st_mtime_ns, path.stem) for path in layout.panels.glob("*.json")]
-    return max(panels)[1] if panels else PROVISIONAL_PANEL
+    return max(panels)[1] if panels else PROVISIONAL
 
 
 def _contents(project: Project, partitions: Iterable[Partition], cells: Iterable[CellStatus]) -> str:
