@@ -60,7 +60,8 @@ class InputsHasher:
         encoder_id, dataset_id = split_key(stage, key)
         parts: dict[str, str] = {}
         parts |= self._once(("stage", stage.name), lambda: self._stage_part(stage))
-        if encoder_id is not None and dataset_id is not None:
+        reads_encoder = bool(stage.encoder_fields) or "vector_files" in stage.external
+        if reads_encoder and encoder_id is not None and dataset_id is not None:
             parts |= self._once(
                 ("encoder", stage.name, encoder_id, dataset_id),
                 lambda: self._encoder_part(stage, encoder_id, dataset_id),

@@ -279,22 +279,23 @@ def upstream_contents(
         key: the reading partition.
         pointer_of: (table, partition) -> pointer of the last table of that table's stage.
     """
-    return {
-        table: [
-            (part, pointer.stage_contents[table])
-            for part, pointer in upstream_results(project, stage, table, key, pointer_of)
-            if table in pointer.stage_contents
-        ]
-        for table in stage.reads
-    }
+    contents = {}
+    for table in stage.reads:
+        results = upstream_results(project, stage, table, key, pointer_of)
+        contents[table] = [(p, found.stage_contents[table]) for p, found in results if table in found.stage_contents]
+    return contents
 
 
 def upstream_results(
     project: Project, stage: StageSpec, table: str, key: PartitionKey, pointer_of: PointerLookup
 ) -> list[tuple[PartitionKey, Pointer]]:
     """Return the partitions of ``table`` with results that one partition of ``stage`` reads, sorted."""
-    parts = ((part, pointer_of(table, part)) for part in upstream_partitions(project, stage, table, key))
-    return [(part, pointer) for part, pointer in parts if pointer is not None and pointer.status == "ok"]
+    results = []
+    for part in upstream_partitions(project, stage, table, key):
+        pointer = pointer_of(table, part)
+        if pointer is not None and pointer.status == "ok":
+            results.append((part, pointer))
+    return results
 
 
 def pointers_for(project: Project, stage: StageSpec) -> PointerLookup:

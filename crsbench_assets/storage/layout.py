@@ -83,7 +83,7 @@ class HomeLayout:
         """Return the folder of one partition, as text: the planner asks for thousands, and paths are slow to make."""
         if len(key) != len(table.grain_key):
             raise ValueError(f"table {table.name} is addressed by {table.grain_key}, not by {key}")
-        folders = "".join(f"/{name}={value}" for name, value in zip(table.grain_key, key, strict=True))
+        folders = "".join([f"/{name}={value}" for name, value in zip(table.grain_key, key, strict=True)])
         return f"{self.root}/lake/{arm}/{table.name}{folders}"
 
 
