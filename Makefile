@@ -16,9 +16,9 @@ PORT ?= 3000
 	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed; found: `python3 --version 2>&1`. Install it, or call: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; fi
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "The venv module of $(PYTHON) is missing. On Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import shutil, sys; free = shutil.disk_usage(".").free / 1e9; sys.exit(0 if free >= $(NEEDED_GB) else f"{free:.1f} GB of disk are free here; $(NEEDED_GB) GB are needed. Free space, then call again.")'
-	@echo "Installing crsbench into .venv with $(PYTHON); the first time takes a minute or two."
+	@echo "Installing crsbench into .venv with $(PYTHON); the first time takes a few minutes (torch is large)."
 	@$(PYTHON) -m venv .venv
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,encoders,demo]'
 	@touch .venv/.stamp
 
 demo: .venv/.stamp   ## the demo panel, from cards to a leaderboard

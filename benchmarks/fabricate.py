@@ -119,7 +119,7 @@ def _unflushed() -> Iterator[None]:
 def _write_cards(layout: HomeLayout, n_encoders: int, n_datasets: int) -> None:
     datasets = [f"dataset-{i:03d}" for i in range(n_datasets)]
     for dataset_id in datasets:
-        source = {"layout": "synthetic", "has_images": False}
+        source = {"layout": "synthetic"}
         cohort = {"n_images": N_IMAGES, "prevalence": [0.5, 0.5]}
         card = {
             "id": dataset_id,

@@ -102,7 +102,6 @@ def dataset_card(**changes: Any) -> dict[str, Any]:
         "source": {
             "layout": "manifest",
             "manifest": "../files/labels.csv",
-            "has_images": False,
             "columns": {"image_id": "image_id", "class_column": "label", "group": "pair"},
         },
     }

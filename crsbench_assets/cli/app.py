@@ -48,7 +48,9 @@ def init(home: Home = None) -> None:
 @app.command()
 def demo(
     home: Home = None,
-    panel: Annotated[str, typer.Option(help="Which demo panel: synthetic15.")] = "synthetic15",
+    panel: Annotated[
+        str, typer.Option(help="Which demo panel: demo (drawn images), synthetic15 (no images).")
+    ] = "demo",
 ) -> None:
     """Make a home with a demo panel, compute everything, freeze the panel and show the leaderboard."""
     from crsbench_assets.cli import commands
@@ -251,6 +253,14 @@ def bench_warehouse(
     from crsbench_assets.cli import commands
 
     commands.bench("warehouse", seconds=seconds)
+
+
+@bench_app.command("corruptions")
+def bench_corruptions() -> None:
+    """Fifteen corrupted variants of one decoded image against plain tools."""
+    from crsbench_assets.cli import commands
+
+    commands.bench("corruptions")
 
 
 @bench_app.command("scale")

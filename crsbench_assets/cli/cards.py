@@ -177,7 +177,7 @@ def _index_and_split(project: Project, dataset_id: str) -> tuple[dict[str, Any],
     context = StageContext(project, stage_named("index"), (dataset_id,), inputs_hash="check")
     indexed = index(context).frames
     cohorts = read_cohorts(card, project.registry.settings.label_policy, project.registry.settings.agreements)
-    split = split_cohort(context, indexed["images"].sort("source_id", "image_id"), cohorts)
+    split = split_cohort(context, indexed["images"], indexed["quarantine"], cohorts)
     return indexed, split.frames
 
 

@@ -43,13 +43,21 @@ def init(home: Path | None) -> None:
 def demo(home: Path | None, panel: str) -> None:
     """See ``crsbench demo``."""
     from crsbench_assets.cli.materialize import Selection
-    from crsbench_assets.operations.homes import demo_panels, init_home, install_panel
+    from crsbench_assets.operations.homes import (
+        demo_panels,
+        init_home,
+        install_panel,
+        require_installed,
+        write_cohorts,
+    )
 
     if panel not in demo_panels():
         raise ConfigError(f"There is no demo panel {panel!r}; known: {', '.join(demo_panels())}.")
+    require_installed(panel)
     layout = resolve_home(home)
     init_home(layout)
     install_panel(layout, panel)
+    write_cohorts(layout, panel, say)
     project = open_project(layout.root)
     has_failed = _materialize(project, Selection())
     has_failed |= _freeze(layout.root, panel)

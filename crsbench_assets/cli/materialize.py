@@ -14,9 +14,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from crsbench_assets.cli.display import console, say
@@ -33,6 +35,9 @@ from crsbench_assets.tables.schema import Grain
 MAX_DEATHS = 2
 """A partition whose process died this often is reported as failed instead of being tried again."""
 
+
+SAY_EVERY_S = 10.0
+"""Seconds between two lines of progress where there is no terminal to draw a bar on."""
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells expect it: 128 and the number of SIGINT."""
@@ -261,6 +266,9 @@ class WorkerPool:
             todo.put((unit, 0))
         events: queue.SimpleQueue[tuple[str, Unit, str]] = queue.SimpleQueue()
 
+        def tell(unit: Unit, text: str) -> None:
+            events.put(("progress", unit, text))
+
         def work(number: int) -> None:
             try:
                 work_off(number)
@@ -283,7 +291,7 @@ class WorkerPool:
                     "registry": registry_hash,
                     "only_stale": not force,
                 }
-                answer = self._worker(number).ask(request)
+                answer = self._worker(number).ask(request, partial(tell, unit))
                 if answer is None and not self._stopping:
                     self._restart(number)
                     events.put(("died", unit, str(n_deaths + 1)))
@@ -320,7 +328,9 @@ class WorkerPool:
             TimeRemainingColumn(),
             TextColumn("{task.fields[now]}"),
         )
-        n_finished, at_work = 0, []
+        n_finished = 0
+        at_work: dict[str, str] = {}
+        said = time.monotonic()
         with Progress(*columns, console=console, transient=True) as progress:
             bar = progress.add_task(title, total=len(units), now="")
             while n_threads:
@@ -333,10 +343,10 @@ class WorkerPool:
                 if kind == "idle":
                     n_threads -= 1
                     continue
-                if kind == "started":
-                    at_work.append(unit.label)
-                elif unit.label in at_work:
-                    at_work.remove(unit.label)
+                if kind in ("started", "progress"):
+                    at_work[unit.label] = text
+                else:
+                    at_work.pop(unit.label, None)
                 if kind == "finished":
                     outcome.finished.append(unit.label)
                 elif kind == "failed":
@@ -347,9 +357,13 @@ class WorkerPool:
                         f"died: the process that computed {unit.label}; it is started again.", markup=False
                     )
                 n_finished += kind in ("finished", "failed")
-                progress.update(bar, completed=n_finished, now=", ".join(at_work))
+                now = "; ".join(f"{label}: {text}" if text else label for label, text in at_work.items())
+                progress.update(bar, completed=n_finished, now=now)
                 if not console.is_terminal and kind == "finished":
                     say(f"{title} {n_finished}/{len(units)}: {unit.label}")
+                elif not console.is_terminal and kind == "progress" and time.monotonic() - said > SAY_EVERY_S:
+                    said = time.monotonic()
+                    say(f"{unit.label}: {text}")
 
     def _worker(self, number: int) -> Worker:
         worker = self._workers[number]

@@ -7,6 +7,7 @@ loads what a card names (``encoders``, ``data.sources``).
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -15,6 +16,9 @@ from crsbench_assets.config.ids import ID_PATTERN, ID_RULE
 
 Task = Literal["single_label", "ordinal", "multi_label"]
 Exposure = Literal["seen", "not_seen", "unknown"]
+
+LOADERS = ("baselines.handcrafted", "baselines.random_vit", "checkpoints.efficientnet_lite")
+"""Ways to load weights that this version has (``weights.loader``); other cards are known and not computed yet."""
 
 IMAGE_KINDS = ("timm", "open_clip", "transformers", "module", "baseline")
 """Encoder kinds that read images."""
@@ -39,6 +43,8 @@ class WeightsSource(_Card):
     """Name of the model in its library or on its hub."""
     revision: str | None = None
     """Full commit of the hub repository; None until it was recorded at the first verified download."""
+    package: str | None = None
+    """Package of the Python index that carries ``file``."""
     file: str | None = None
     sha256: str | None = None
     url: str | None = None
@@ -68,6 +74,8 @@ class Embedding(_Card):
     pooling: Literal["cls", "mean_patches", "map", "gap", "projected"]
     dim: Annotated[int, Field(gt=0)]
     n_blocks: Annotated[int, Field(gt=0)]
+    block: Annotated[int, Field(gt=0)] | None = None
+    """1-based block (or stage) whose output is the embedding; None is the last."""
     depth_taps: tuple[int, int, int, int] | None = None
     """1-based blocks (or stages) read at 25, 50, 75 and 100 % depth."""
 
@@ -177,8 +185,17 @@ class Source(_Card):
     manifest: str | None = None
     """CSV or Parquet, one row per image; relative paths start at the card's folder."""
     columns: ManifestColumns = ManifestColumns()
-    has_images: bool = True
     synthetic: SyntheticCohort | None = None
+
+    @property
+    def has_images(self) -> bool:
+        """Whether there are image files: in every official layout, and where a manifest has a column of paths."""
+        return self.columns.path is not None if self.layout == "manifest" else self.layout != "synthetic"
+
+    @property
+    def image_root(self) -> str | None:
+        """Folder that the paths of images start at: ``root``, else the manifest's folder."""
+        return self.root or (str(PurePath(self.manifest).parent) if self.manifest else None)
 
     @model_validator(mode="after")
     def _layout_has_its_fields(self) -> Source:
@@ -250,6 +267,11 @@ class DatasetCard(_Card):
         if self.source.synthetic and len(self.source.synthetic.prevalence) != len(self.classes):
             raise ValueError("synthetic.prevalence needs one number per class")
         return self
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        """The cohort's own source and that of its shift target, by source id."""
+        return {PRIMARY: self.source} | ({self.shift.id: self.shift.source} if self.shift else {})
 
     @property
     def identity(self) -> dict[str, Any]:

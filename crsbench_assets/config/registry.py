@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from crsbench_assets.config.cards import DatasetCard, EncoderCard
+from crsbench_assets.config.cards import DatasetCard, EncoderCard, Source
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.protocol import Protocol
@@ -112,7 +112,7 @@ def load_registry(home: Path) -> Registry:
         protocol=load_protocol(settings.protocol, home),
         settings=settings,
         encoders={key: _absolute_encoder(card, folder) for key, (card, folder) in encoders.items()},
-        datasets={key: _absolute_dataset(card, folder, settings) for key, (card, folder) in datasets.items()},
+        datasets={key: _absolute_dataset(card, folder, home, settings) for key, (card, folder) in datasets.items()},
     )
 
 
@@ -178,25 +178,22 @@ def _absolute_encoder(card: EncoderCard, folder: Path) -> EncoderCard:
     return card.model_copy(update={"vectors": vectors})
 
 
-def _absolute_dataset(card: DatasetCard, folder: Path, settings: Settings) -> DatasetCard:
-    update: dict[str, Any] = {
-        "source": card.source.model_copy(
-            update={
-                "manifest": _absolute(card.source.manifest, folder),
-                "root": _absolute(settings.roots.get(card.id, card.source.root), folder),
-            }
-        )
-    }
+def _absolute_dataset(card: DatasetCard, folder: Path, home: Path, settings: Settings) -> DatasetCard:
+    update: dict[str, Any] = {"source": _absolute_source(card.source, card.id, folder, home, settings)}
     if card.shift:
-        source = card.shift.source
-        shifted = source.model_copy(
-            update={
-                "manifest": _absolute(source.manifest, folder),
-                "root": _absolute(settings.roots.get(card.shift.id, source.root), folder),
-            }
-        )
+        shifted = _absolute_source(card.shift.source, card.shift.id, folder, home, settings)
         update["shift"] = card.shift.model_copy(update={"source": shifted})
     return card.model_copy(update=update)
+
+
+def _absolute_source(source: Source, identifier: str, folder: Path, home: Path, settings: Settings) -> Source:
+    """Return a source with absolute places: those of a card start at its folder, those of the settings at the home."""
+    root = settings.roots.get(identifier)
+    update = {
+        "manifest": _absolute(source.manifest, folder),
+        "root": _absolute(source.root, folder) if root is None else _absolute(root, home),
+    }
+    return source.model_copy(update=update)
 
 
 def _absolute(name: str | None, folder: Path) -> str | None:

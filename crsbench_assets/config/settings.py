@@ -47,6 +47,8 @@ class Settings(BaseModel):
     device: str = "auto"
     workers: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that `crsbench materialize` computes cells with."""
+    batch_size: Annotated[int, Field(ge=1)] = 32
+    """Images of a forward pass."""
     executor: str = "in_process"
     """Dagster executor of a run: in_process, multiprocess, or module:object."""
     publish_minutes: Annotated[int, Field(ge=1, le=59)] = 5
@@ -65,8 +67,9 @@ retired: []
 roots: {{}}                # dataset or shift id: folder of its official layout
 agreements: {{}}           # agreement: {{accepted_by: ..., accepted_on: ...}}
 caps: {{}}
-device: auto
+device: auto             # auto | cpu | cuda | cuda:1 | mps
 workers: {workers}
+batch_size: 32           # images of a forward pass
 executor: in_process
 publish_minutes: 5
 group_salt: {group_salt}

@@ -1,24 +1,30 @@
 """A cohort: which images there are, who belongs together, and what their labels are.
 
 What lives here: the one form that every reader returns, and the choice of the reader. What stays out: the layouts
-(``sources``), splits (``splits``) and pixels.
+(``sources``), splits (``splits``) and pixels (``integrity``).
+Source: protocol page, sections 1 and 2.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crsbench_assets.config.cards import PRIMARY, DatasetCard, Source
+from crsbench_assets.config.cards import DatasetCard, Source
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.settings import LabelPolicy
+from crsbench_assets.data.integrity import ImageCheck, joined_groups
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
     from numpy.typing import NDArray
+
+
+NO_IMAGES = "no_images"
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,11 @@ class Cohort:
         groups: raw group id per image (patient, lesion); it never enters a table.
         declared_split: ``train``, ``validation``, ``test`` or None per image.
         labels: int8 (n, k): 1, 0, or -1 where unknown; one-hot for single-label and ordinal tasks.
-        left_out: (image id, reason, detail) of rows that could not be used.
+        left_out: (image id, reason, detail) of rows that cannot be used. A row without a class is not among
+            ``image_ids``; a row whose file is absent or outside the root is, because it takes part in the draw of the
+            splits: repairing its file later moves no other image.
+        paths: n paths of image files relative to ``root``, with ``/``; None for a cohort without images.
+        root: the source's ``image_root``; None for a cohort without images.
     """
 
     image_ids: list[str]
@@ -38,6 +48,23 @@ class Cohort:
     declared_split: list[str | None]
     labels: NDArray[np.int8]
     left_out: list[tuple[str, str, str]] = field(default_factory=list)
+    paths: list[str] | None = None
+    root: str | None = None
+
+    def files(self) -> dict[str, Path]:
+        """Return the file of every image that may be opened: those that are not left out, by image id.
+
+        Empty for a cohort without images.
+        """
+        if self.paths is None or self.root is None:
+            return {}
+        closed = {image_id for image_id, _, _ in self.left_out}
+        folder = Path(self.root)
+        return {
+            image_id: folder / path
+            for image_id, path in zip(self.image_ids, self.paths, strict=True)
+            if image_id not in closed
+        }
 
 
 def read_cohorts(card: DatasetCard, policy: LabelPolicy, agreements: Collection[str] = ()) -> dict[str, Cohort]:
@@ -50,7 +77,7 @@ def read_cohorts(card: DatasetCard, policy: LabelPolicy, agreements: Collection[
 
     Raises:
         ConfigError: an agreement that the card or its shift target names is not recorded, and nothing was read; or a
-            file is absent or not as the card says, in one sentence with every fault.
+            file is absent or not as the card says, with every fault, in one sentence per source.
     """
     wanted = [card.agreement, card.shift.agreement if card.shift else None]
     missing = [name for name in wanted if name and name not in agreements]
@@ -59,20 +86,35 @@ def read_cohorts(card: DatasetCard, policy: LabelPolicy, agreements: Collection[
             f"dataset {card.id!r} may be read once crsbench.yaml records the agreement {' and '.join(missing)}: accept "
             f"it with its owner, then add `agreements: {{{missing[0]}: {{accepted_by: NAME, accepted_on: DATE}}}}`."
         )
-    cohorts = {PRIMARY: _read(card, card.source, PRIMARY, policy)}
-    if card.shift is not None:
-        cohorts[card.shift.id] = _read(card, card.shift.source, card.shift.id, policy)
+    cohorts, faults = {}, []
+    for source_id, source in card.sources.items():
+        try:
+            cohorts[source_id] = _read(card, source, source_id, policy)
+        except ConfigError as error:
+            faults.append(str(error))
+        except OSError as error:
+            faults.append(f"dataset {card.id!r}: {error.filename} cannot be read: {error.strerror}.")
+    if faults:
+        raise ConfigError(" ".join(faults))
     return cohorts
 
 
 def _read(card: DatasetCard, source: Source, source_id: str, policy: LabelPolicy) -> Cohort:
-    from crsbench_assets.data.sources import manifest, synthetic
+    from crsbench_assets.data.sources import aptos2019, chexpert, isic2019, manifest, mimic_cxr, synthetic
 
-    if source.layout == "manifest":
-        return manifest.read_manifest(card, source, policy)
-    if source.layout == "synthetic":
-        return synthetic.draw_cohort(card, source, source_id)
-    raise ConfigError(f"dataset {card.id!r}: this version cannot read the layout {source.layout} yet.")
+    match source.layout:
+        case "manifest":
+            return manifest.read_manifest(card, source, source_id, policy)
+        case "synthetic":
+            return synthetic.draw_cohort(card, source, source_id)
+        case "isic2019":
+            return isic2019.read_isic2019(card, source, source_id)
+        case "aptos2019":
+            return aptos2019.read_aptos2019(card, source, source_id)
+        case "chexpert":
+            return chexpert.read_chexpert(card, source, source_id, policy)
+        case "mimic_cxr":
+            return mimic_cxr.read_mimic_cxr(card, source, source_id, policy)
 
 
 def group_index(groups: list[str]) -> NDArray[np.int64]:
@@ -83,27 +125,44 @@ def group_index(groups: list[str]) -> NDArray[np.int64]:
     return np.asarray([numbers.setdefault(group, len(numbers)) for group in groups], dtype=np.int64)
 
 
-def images_frame(dataset_id: str, cohorts: dict[str, Cohort], salt: str) -> pl.DataFrame:
-    """Return the rows of table ``images``: group ids salted, unknown labels NULL."""
+def images_frame(
+    dataset_id: str, source_id: str, cohort: Cohort, checks: Sequence[ImageCheck], salt: str
+) -> pl.DataFrame:
+    """Return the rows of table ``images``: usable images, group ids salted, unknown labels NULL.
+
+    Args:
+        dataset_id: the dataset.
+        source_id: ``primary`` or the shift target.
+        cohort: as read.
+        checks: what was found of its files; an image with a reason is no row, and equal pixels join groups.
+        salt: of the group ids.
+    """
     import polars as pl
 
-    frames = []
-    for source_id, cohort in cohorts.items():
-        labels = pl.Series("labels", cohort.labels.tolist(), dtype=pl.List(pl.Int8))
-        frames.append(
-            pl.DataFrame(
-                {
-                    "dataset_id": pl.Series([dataset_id] * len(cohort.image_ids), dtype=pl.String),
-                    "source_id": pl.Series([source_id] * len(cohort.image_ids), dtype=pl.String),
-                    "image_id": pl.Series(cohort.image_ids, dtype=pl.String),
-                    "group_index": group_index(cohort.groups),
-                    "group_id": [_salted(group, salt) for group in cohort.groups],
-                    "declared_split": pl.Series(cohort.declared_split, dtype=pl.String),
-                    "labels": labels.list.eval(pl.when(pl.element() >= 0).then(pl.element())),
-                }
-            )
-        )
-    return pl.concat(frames)
+    check_of = {check.image_id: check for check in checks}
+    left_out = {image_id for image_id, _, _ in cohort.left_out}
+    left_out |= {check.image_id for check in checks if check.reason is not None}
+    rows = [i for i, image_id in enumerate(cohort.image_ids) if image_id not in left_out]
+    found = [check_of.get(image_id, ImageCheck(image_id)) for image_id in cohort.image_ids]
+    groups = joined_groups(cohort.groups, [check.pixel_hash for check in found])
+    labels = pl.Series("labels", cohort.labels[rows].tolist(), dtype=pl.List(pl.Int8))
+    return pl.DataFrame(
+        {
+            "dataset_id": pl.Series([dataset_id] * len(rows), dtype=pl.String),
+            "source_id": pl.Series([source_id] * len(rows), dtype=pl.String),
+            "image_id": pl.Series([cohort.image_ids[i] for i in rows], dtype=pl.String),
+            "group_index": group_index([groups[i] for i in rows]),
+            "group_id": pl.Series([_salted(groups[i], salt) for i in rows], dtype=pl.String),
+            "declared_split": pl.Series([cohort.declared_split[i] for i in rows], dtype=pl.String),
+            "labels": labels.list.eval(pl.when(pl.element() >= 0).then(pl.element())),
+            "path": pl.Series([cohort.paths[i] if cohort.paths else None for i in rows], dtype=pl.String),
+            "file_sha256": pl.Series([found[i].sha256 for i in rows], dtype=pl.String),
+            "pixel_sha256": pl.Series([found[i].pixel_hash for i in rows], dtype=pl.String),
+            "width_px": pl.Series([found[i].width_px for i in rows], dtype=pl.Int64),
+            "height_px": pl.Series([found[i].height_px for i in rows], dtype=pl.Int64),
+            "file_reason": pl.Series([None if cohort.paths else NO_IMAGES] * len(rows), dtype=pl.String),
+        }
+    )
 
 
 def _salted(group: str, salt: str) -> str:

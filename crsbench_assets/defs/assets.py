@@ -16,6 +16,7 @@ from crsbench_assets.config.errors import LeaseHeldError
 from crsbench_assets.orchestration.failures import one_sentence
 from crsbench_assets.orchestration.keys import OWNERS, asset_key, column_schema, result_metadata
 from crsbench_assets.orchestration.partitions import PARTITIONS, mapping, partition_of
+from crsbench_assets.orchestration.progress import told
 from crsbench_assets.orchestration.resources import ONLY_STALE_TAG, ProjectResource, WarehouseResource
 from crsbench_assets.planning.plan import plan
 from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, StageSpec
@@ -83,7 +84,7 @@ def execute(
                     key,
                     run_id=context.run.run_id,
                     only_stale=only_stale,
-                    progress=context.log.info,
+                    progress=told(context.log.info),
                 )
                 return result, key
             except LeaseHeldError as held:

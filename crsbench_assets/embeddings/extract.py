@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from crsbench_assets.config.ids import CLEAN, shift_condition
-from crsbench_assets.encoders.source import VectorSource
+from crsbench_assets.encoders.source import Progress, VectorSource
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +53,7 @@ def extract(
     test_ids: Sequence[str],
     corruptions: Sequence[str],
     shift_id: str | None,
+    progress: Progress = lambda line: None,
 ) -> Extraction:
     """Return the vectors of a cell.
 
@@ -66,39 +67,43 @@ def extract(
         test_ids: ids of the test images.
         corruptions: ids of the corrupted conditions.
         shift_id: id of the shift target, or None.
+        progress: called with one line now and then.
 
     Raises:
-        ConfigError: the encoder names a condition that is none of these.
+        ConfigError: the encoder names a condition that is none of these, or cannot be loaded.
+        StorageError: an image changed since it was indexed.
     """
     import polars as pl
 
     shifted_condition = shift_condition(shift_id) if shift_id else None
-    source.require_known((CLEAN, *corruptions, *((shifted_condition,) if shifted_condition else ())))
     primary = images.filter(pl.col("source_id") == "primary")
     test = primary.filter(pl.col("image_id").is_in(list(test_ids)))
-    wanted: list[tuple[str, pl.DataFrame]] = [(CLEAN, primary)]
-    wanted += [(condition, test) for condition in corruptions]
-    shifted = images.filter(pl.col("source_id") == shift_id) if shift_id else images.clear()
+    wanted: dict[str, pl.DataFrame] = {CLEAN: primary, **dict.fromkeys(corruptions, test)}
+    if shifted_condition is not None:
+        wanted[shifted_condition] = images.filter(pl.col("source_id") == shift_id)
+    source.begin(wanted, tuple(wanted), progress)
     own: list[pl.DataFrame] = []
     shift: list[pl.DataFrame] = []
     failures: list[pl.DataFrame] = []
-    if shifted_condition is not None:
-        wanted.append((shifted_condition, shifted))
-    for condition, rows in wanted:
+    for condition, rows in wanted.items():
         ids = rows.get_column("image_id").to_list()
         matrix = source.vectors(condition, ids, _labels(rows))
         if matrix is None:
             if condition == CLEAN:
                 failures.append(_failures(condition, ids, ["missing"] * len(ids)))
             continue
-        failures.append(_unusable(condition, ids, matrix, set(source.wrong_width(condition))))
-        target = shift if condition == shifted_condition else own
-        target.append(_rows(condition, ids, matrix))
+        failures.append(_unusable(source, condition, ids, matrix))
+        found = _rows(condition, ids, matrix)
+        if condition == shifted_condition:
+            shift.append(found)
+        else:
+            same = list(source.unchanged(condition))
+            own.append(found.with_columns(is_unchanged=pl.col("image_id").is_in(same)))
     empty, failed = _rows(CLEAN, [], None), pl.concat([_failures(CLEAN, [], []), *failures])
     if failed.height:
         own, shift = [], []  # a part of the support must not look like a result
     return Extraction(
-        embeddings=pl.concat([empty, *own]),
+        embeddings=pl.concat([empty.with_columns(is_unchanged=pl.lit(False)), *own]),
         shift_embeddings=pl.concat([empty, *shift]),
         failures=failed,
     )
@@ -128,12 +133,13 @@ def _rows(condition: str, ids: list[str], matrix: NDArray[np.float32] | None) ->
     )
 
 
-def _unusable(condition: str, ids: list[str], matrix: NDArray[np.float32], wrong_width: set[str]) -> pl.DataFrame:
+def _unusable(source: VectorSource, condition: str, ids: list[str], matrix: NDArray[np.float32]) -> pl.DataFrame:
     import numpy as np
 
+    wrong_width = set(source.wrong_width(condition))
     bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
     reasons = [
-        "wrong_width" if ids[i] in wrong_width else "missing" if np.isnan(matrix[i]).all() else "not_finite"
+        "wrong_width" if ids[i] in wrong_width else source.nan_reason if np.isnan(matrix[i]).all() else "not_finite"
         for i in bad
     ]
     return _failures(condition, [ids[i] for i in bad], reasons)

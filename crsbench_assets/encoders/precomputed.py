@@ -6,7 +6,7 @@ support (``embeddings.extract``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
+    from crsbench_assets.encoders.source import Progress
+
 COLUMNS = ("image_id", "condition_id", "vector")
 
 
 class PrecomputedVectors:
     """Vectors of the files that an encoder's card names for a dataset."""
+
+    nan_reason = "missing"
 
     def __init__(self, encoder: EncoderCard, dataset: DatasetCard) -> None:
         self._label = f"vectors of encoder {encoder.id!r} for {dataset.id!r}"
@@ -57,14 +61,18 @@ class PrecomputedVectors:
             return ()
         return found.filter(pl.col("vector").list.len() != self._width).get_column("image_id").to_list()
 
-    def require_known(self, conditions: Collection[str]) -> None:
+    def begin(self, wanted: Mapping[str, pl.DataFrame], known: Collection[str], progress: Progress) -> None:
         """See :class:`crsbench_assets.encoders.source.VectorSource`; a misspelt condition would else look absent."""
-        unknown = sorted(self._by_condition.keys() - set(conditions))
+        unknown = sorted(self._by_condition.keys() - set(known))
         if unknown:
             raise ConfigError(
                 f"{self._label}: unknown condition(s) {', '.join(map(repr, unknown))}; the protocol has "
-                f"{', '.join(conditions)}. Rename or remove their rows."
+                f"{', '.join(known)}. Rename or remove their rows."
             )
+
+    def unchanged(self, condition_id: str) -> Collection[str]:
+        """Return no id: nobody sees the pixels."""
+        return ()
 
     @cached_property
     def _frame(self) -> pl.DataFrame:

@@ -16,7 +16,7 @@ benchmark.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from crsbench_assets.config.cards import DatasetCard, EncoderCard
@@ -25,7 +25,10 @@ from crsbench_assets.config.randomness import keyed_generator
 
 if TYPE_CHECKING:
     import numpy as np
+    import polars as pl
     from numpy.typing import NDArray
+
+    from crsbench_assets.encoders.source import Progress
 
 SHARED_NOISE = 0.95
 """Share of the variance of every draw that all encoders of a dataset have in common."""
@@ -40,6 +43,8 @@ SHIFT_WEIGHT = 0.8
 
 class SyntheticVectors:
     """Vectors of one synthetic encoder on one dataset; each depends on its names and settings alone."""
+
+    nan_reason = "not_finite"
 
     def __init__(self, encoder: EncoderCard, dataset: DatasetCard) -> None:
         self._encoder_id, self._dataset = encoder.id, dataset
@@ -73,8 +78,12 @@ class SyntheticVectors:
         """Return no id: all vectors are drawn with one width."""
         return ()
 
-    def require_known(self, conditions: Collection[str]) -> None:
+    def begin(self, wanted: Mapping[str, pl.DataFrame], known: Collection[str], progress: Progress) -> None:
         """Do nothing: a vector is drawn when it is asked for, so none is left unused."""
+
+    def unchanged(self, condition_id: str) -> Collection[str]:
+        """Return no id: there are no pixels."""
+        return ()
 
     def _draw(self, image_id: str, width: int) -> NDArray[np.float64]:
         """Return what is random about an image, (1 + width,): the sign of its log norm, then noise."""

@@ -51,6 +51,7 @@ class Record:
     groups: NDArray[np.int64] | None = None
     source_id: str = "primary"
     reason: str | None = None
+    flag: str | None = None
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,11 @@ def measure_records(
     for record in records:
         key = {"seed": record.seed, "label_fraction": record.fraction, "condition_id": record.condition}
         if record.logits is None or record.labels is None or record.groups is None:
-            runs.append(key | _undefined_run(record.reason))
+            runs.append(key | _undefined_run(record.reason) | {"flag": record.flag})
             labels += [key | {"class_name": name} | _undefined_label(record.reason) for name in classes]
             continue
         metrics = record_metrics(record.logits, record.labels, task, groups=record.groups, n_bins=n_bins)
-        run = key | _run_row(metrics)
+        run = key | _run_row(metrics) | {"flag": record.flag}
         if record.fraction == 1.0:
             name = (record.source_id, int(record.groups.max(initial=-1)) + 1)
             if name not in weights:

@@ -1,17 +1,20 @@
 """Making a home.
 
-What lives here: the Dagster settings of a new home and the demo panel's cards. What stays out: opening a home
-(``storage.project``).
+What lives here: the Dagster settings of a new home, the demo panels' cards and cohorts. What stays out: opening a home
+(``storage.project``) and drawing images (``data.demo``).
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+from crsbench_assets.config.cards import IMAGE_KINDS, PRIMARY, DatasetCard, EncoderCard
 from crsbench_assets.config.errors import ConfigError
-from crsbench_assets.config.registry import CATALOG, home_card_files
+from crsbench_assets.config.registry import CATALOG, home_card_files, read_card
 from crsbench_assets.config.settings import read_settings
 from crsbench_assets.storage.files import replace_bytes, storage_errors
 from crsbench_assets.storage.layout import HomeLayout
@@ -77,6 +80,44 @@ def _n_runs() -> int:
 def demo_panels() -> list[str]:
     """Return the names of the panels that come with the package."""
     return sorted(path.name for path in (CATALOG / "panels").iterdir() if path.is_dir())
+
+
+def require_installed(panel: str) -> None:
+    """Check that what a demo panel's encoders need is installed.
+
+    Raises:
+        ConfigError: naming what is missing and how to get it.
+    """
+    cards = [read_card(EncoderCard, path) for path in sorted((CATALOG / "panels" / panel / "encoders").glob("*.yaml"))]
+    packages = {card.weights.package for card in cards if card.weights and card.weights.package}
+    modules = {name.replace("-", "_") for name in packages}
+    if any(card.kind in IMAGE_KINDS for card in cards):
+        modules |= {"torch", "timm", "cv2", "PIL"}
+    missing = sorted(name for name in modules if importlib.util.find_spec(name) is None)
+    if missing:
+        raise ConfigError(
+            f"The demo panel {panel!r} needs packages that are not installed ({', '.join(missing)}): "
+            "run `pip install 'crsbench[encoders,demo]'`, or take `--panel synthetic15`, which needs none of them."
+        )
+
+
+def write_cohorts(layout: HomeLayout, panel: str, progress: Callable[[str], None]) -> None:
+    """Draw the images of a demo panel's cohorts into the home, those that are not there yet.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    for path in sorted((CATALOG / "panels" / panel / "datasets").glob("*.yaml")):
+        for source_id, source in read_card(DatasetCard, path).sources.items():
+            name = path.stem if source_id == PRIMARY else source_id
+            root = layout.root / "cohorts" / name
+            if source.root is None or root.exists():
+                continue
+            from crsbench_assets.data.demo.write import write_cohort
+
+            progress(f"drawing {name}")
+            with storage_errors(root):
+                write_cohort(name, root)
 
 
 def install_panel(layout: HomeLayout, panel: str) -> None:

@@ -13,6 +13,7 @@ import dagster as dg
 
 from crsbench_assets.orchestration.keys import asset_key
 from crsbench_assets.orchestration.partitions import dagster_key
+from crsbench_assets.orchestration.progress import listening
 from crsbench_assets.orchestration.reaper import process_tags, reap
 from crsbench_assets.orchestration.reconcile import remove_unknown_keys, report_unknown_partitions
 from crsbench_assets.orchestration.requests import add_missing_keys
@@ -45,6 +46,7 @@ class Executor:
                 request["tables"],
                 registry_hash=request["registry"],
                 only_stale=request["only_stale"],
+                progress=progress,
             )
         project = open_project(self._layout.root)
         if request["do"] == "reap":
@@ -54,19 +56,27 @@ class Executor:
         return {"n_reported": report_unknown_partitions(project, self._instance, progress)}
 
     def _run(
-        self, grain: Grain, key: tuple[str, ...], tables: Sequence[str], *, registry_hash: str, only_stale: bool
+        self,
+        grain: Grain,
+        key: tuple[str, ...],
+        tables: Sequence[str],
+        *,
+        registry_hash: str,
+        only_stale: bool,
+        progress: Progress,
     ) -> dict[str, Any]:
         add_missing_keys(self._instance, open_project(self._layout.root))
         tags = {REGISTRY_TAG: registry_hash, **process_tags()}
         if only_stale:
             tags[ONLY_STALE_TAG] = "true"
-        result = self._job.execute_in_process(
-            instance=self._instance,
-            asset_selection=[asset_key(table) for table in tables],
-            partition_key=dagster_key(grain, key),
-            tags=tags,
-            raise_on_error=False,
-        )
+        with listening(progress):
+            result = self._job.execute_in_process(
+                instance=self._instance,
+                asset_selection=[asset_key(table) for table in tables],
+                partition_key=dagster_key(grain, key),
+                tags=tags,
+                raise_on_error=False,
+            )
         if result.success:
             return {"run_id": result.run_id}
         return {"run_id": result.run_id, "error": _first_failure(result)}

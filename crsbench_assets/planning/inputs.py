@@ -11,11 +11,14 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from crsbench_assets.config.cards import DatasetCard, EncoderCard, Source
 from crsbench_assets.config.cells import scored_encoders
+from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.hashes import HASH_LENGTH, content_hash
+from crsbench_assets.config.layouts import label_files
 from crsbench_assets.planning.stages import StageSpec
 from crsbench_assets.storage.layout import PartitionKey
 from crsbench_assets.storage.project import Project
@@ -121,19 +124,31 @@ class InputsHasher:
         part: dict[str, Any] = {
             name: settings[name].get(dataset_id) for name in sorted(_PER_DATASET & set(stage.settings_fields))
         }
-        sources = {"primary": card.source} | ({card.shift.id: card.shift.source} if card.shift else {})
         if stage.dataset_fields:
             dump = card.model_dump(mode="json", include=set(stage.dataset_fields) - {"source", "shift"})
             if "source" in stage.dataset_fields:
-                dump["sources"] = {name: self._source_part(source) for name, source in sources.items()}
+                dump["sources"] = {name: self._source_part(source) for name, source in card.sources.items()}
             part["dataset card"] = dump
         if "cohort_files" in stage.external:
             part["cohort files"] = {
-                name: self._project.fingerprints.fingerprint(source.manifest, f"manifest of {dataset_id!r} ({name})")
-                for name, source in sources.items()
-                if source.manifest
+                name: [
+                    [path.name, self._project.fingerprints.fingerprint(path, f"labels of {dataset_id!r} ({name})")]
+                    for path in self._label_files(dataset_id, source)
+                ]
+                for name, source in card.sources.items()
+                if source.layout != "synthetic"
             }
         return part
+
+    @staticmethod
+    def _label_files(dataset_id: str, source: Source) -> list[Path]:
+        found = label_files(source)
+        if not found:
+            raise ConfigError(
+                f"dataset {dataset_id!r}: {source.root} holds none of the files of the layout {source.layout}: put the "
+                "data there, or correct `roots` in crsbench.yaml."
+            )
+        return found
 
     @staticmethod
     def _placeless(card: DatasetCard) -> Any:

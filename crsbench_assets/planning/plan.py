@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from crsbench_assets.config.cards import IMAGE_KINDS
+from crsbench_assets.config.cards import IMAGE_KINDS, LOADERS, PRIMARY
 from crsbench_assets.config.cells import Cell, GridCounts, cells, grid_counts
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.planning.inputs import Inputs, InputsHasher
@@ -200,16 +200,20 @@ class _Planner:
         registry = self.project.registry
         if stage.name == "index":
             card = registry.datasets[key[0]]
-            if card.source.layout not in ("manifest", "synthetic"):
-                why = f"dataset {card.id!r}: this version cannot read the layout {card.source.layout} yet"
-                return why, "not_available"
+            for name, source in card.sources.items():
+                if source.layout not in ("manifest", "synthetic") and source.root is None:
+                    place = card.id if name == PRIMARY else name
+                    why = f"dataset {card.id!r}: crsbench.yaml names no folder for it; add `roots: {{{place}: FOLDER}}`"
+                    return why, "no_root"
             for agreement in (card.agreement, card.shift.agreement if card.shift else None):
                 if agreement is not None and agreement not in registry.settings.agreements:
                     why = f"dataset {card.id!r}: crsbench.yaml does not record that somebody accepted {agreement!r}"
                     return why, "no_access"
         if stage.name == "extract" and registry.encoders[key[0]].kind in IMAGE_KINDS:
-            kind = registry.encoders[key[0]].kind
-            return f"encoder {key[0]!r}: this version cannot load encoders of kind {kind} yet", "not_available"
+            weights = registry.encoders[key[0]].weights
+            loader = weights.loader if weights else "none"
+            if loader not in LOADERS:
+                return f"encoder {key[0]!r}: this version has no loader {loader!r} yet", "not_available"
         return None
 
     def _retired(self) -> tuple[CellState, ...]:

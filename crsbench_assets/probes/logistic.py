@@ -23,7 +23,7 @@ MAX_ITER = 10_000
 GRADIENT_TOLERANCE = 1e-8
 """scikit-learn's ``tol`` bounds the mean gradient; this one leaves a gap far below the protocol's 1e-8."""
 
-NEWTON_MAX_COEFFICIENTS = 2_000
+NEWTON_MAX_COEFFICIENTS = 600
 """Up to this many coefficients a Newton step (a dense Hessian) is cheaper than many L-BFGS steps."""
 
 
@@ -70,12 +70,15 @@ def fit_logistic(features: NDArray[np.float64], target: NDArray[np.int64], n_out
         raise ValueError(f"{n_outputs} output(s) but {present.size} value(s) of the target")
     # two softmax vectors of which one is minus the other pay half the penalty of one vector of twice their length
     effective_c = 2.0 * c if n_outputs == 2 else c
-    coefficients = features.shape[1] * (1 if n_outputs <= 2 else n_outputs)
+    reduced, basis = row_space(features)
+    coefficients = reduced.shape[1] * (1 if n_outputs <= 2 else n_outputs)
     solvers = ("newton-cholesky", "lbfgs") if coefficients <= NEWTON_MAX_COEFFICIENTS else ("lbfgs", "newton-cg")
     best: LogisticFit | None = None
     for solver in solvers:
-        model = _solve(features, target, effective_c, solver)
+        model = _solve(reduced, target, effective_c, solver)
         weights, intercept = model.coef_, model.intercept_
+        if basis is not None:
+            weights = weights @ basis.T
         if n_outputs == 2:
             weights, intercept = np.vstack([-weights, weights]) / 2, np.concatenate([-intercept, intercept]) / 2
         elif n_outputs > 2:
@@ -87,6 +90,27 @@ def fit_logistic(features: NDArray[np.float64], target: NDArray[np.int64], n_out
             break
     assert best is not None
     return best
+
+
+def row_space(features: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """Return features in an orthonormal basis of their row space where that is smaller, and the basis (d, n).
+
+    The penalty does not see rotations and pays for every weight outside of the row space without gain, so with fewer
+    images than dimensions the optimum is found among n coefficients per output instead of d, exactly.
+
+    Args:
+        features: float64 (n, d).
+
+    Returns:
+        (n, min(n, d)) and the basis, or the features themselves and None where n >= d.
+    """
+    import numpy as np
+
+    n, d = features.shape
+    if n >= d:
+        return features, None
+    basis, triangle = np.linalg.qr(features.T)
+    return np.ascontiguousarray(triangle.T), basis
 
 
 def _solve(features: NDArray[np.float64], target: NDArray[np.int64], c: float, solver: str) -> Any:

@@ -79,6 +79,10 @@ class HomeLayout:
         """Cache of the hashes of the user's files."""
         return self.root / "cache" / "fingerprints.json"
 
+    def scratch(self, inputs_hash: str) -> Path:
+        """Folder of the finished parts of a long computation, until it is committed."""
+        return self.root / "cache" / "parts" / inputs_hash
+
     def partition(self, table: TableSpec, key: PartitionKey, arm: str = MAIN_ARM) -> str:
         """Return the folder of one partition, as text: the planner asks for thousands, and paths are slow to make."""
         if len(key) != len(table.grain_key):

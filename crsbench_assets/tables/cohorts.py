@@ -57,7 +57,7 @@ COHORT_TABLES = (
     ),
     TableSpec(
         "images",
-        "One row per image of the dataset and of its shift target: group and labels, as read.",
+        "One row per usable image of the dataset and of its shift target: group, labels and file, as read.",
         "dataset",
         ("source_id", "image_id"),
         (
@@ -68,7 +68,14 @@ COHORT_TABLES = (
             ColumnSpec("group_id", "text", "Salted hash of the group's raw id", volatile=True),
             ColumnSpec("declared_split", "text", "Split that the cohort itself declares", nullable=True),
             ColumnSpec("labels", "integers", "One number per class: 1, 0, or NULL where unknown"),
+            ColumnSpec("path", "text", "File, relative to the root of its source; NULL without images", nullable=True),
+            ColumnSpec("file_sha256", "text", "Hash of the file's bytes", nullable=True),
+            ColumnSpec("pixel_sha256", "text", "Hash of the decoded pixels: equal ones are one group", nullable=True),
+            ColumnSpec("width_px", "integer", "Width of the file's image", nullable=True, low=1),
+            ColumnSpec("height_px", "integer", "Height of the file's image", nullable=True, low=1),
+            ColumnSpec("file_reason", "text", "Why there is no file", nullable=True),
         ),
+        schema_version=2,
         is_bulk=True,
     ),
     TableSpec(
@@ -164,7 +171,9 @@ COHORT_TABLES = (
             ColumnSpec("condition_id", "text", "`clean` or a corruption with its severity"),
             IMAGE_ID,
             ColumnSpec("vector", "reals", "Vector of width d"),
+            ColumnSpec("is_unchanged", "boolean", "The corruption left every pixel as it was"),
         ),
+        schema_version=2,
         is_bulk=True,
     ),
     TableSpec(

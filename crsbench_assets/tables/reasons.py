@@ -11,6 +11,7 @@ REASONS: dict[str, str] = {
     "excluded_by_card": "the encoder's card says that it has no cell on this dataset",
     "no_vectors": "the encoder's card names no vectors for this dataset or condition",
     "no_images": "the dataset has no images, and the encoder reads images; for a record: no test image",
+    "no_root": "crsbench.yaml names no folder for this dataset",
     "not_synthetic": "a synthetic encoder has settings for synthetic datasets only",
     "not_available": "this version cannot read this layout or load this kind of encoder yet",
     "incomplete_support": "the encoder has no usable vector for at least one image of the support",
@@ -45,4 +46,11 @@ REASONS: dict[str, str] = {
     "excluded": "quarantined, or outside a cap",
     # quarantine
     "blank_class": "the row of the manifest names no class",
+    "missing_file": "there is no file at the image's path",
+    "outside_root": "the image's path leaves the root of its cohort",
+    "unreadable": "the file cannot be decoded to its last row",
+    "too_small": "the shortest side is below 16 px",
+    "constant": "all pixels are equal",
+    # flags of records
+    "no_effect": "the corruption left more than 1 % of the test images as they were",
 }

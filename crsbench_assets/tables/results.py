@@ -89,6 +89,7 @@ RESULT_TABLES = (
             IMAGE_ID,
             ColumnSpec("logits", "reals", "One logit per class or label; NULL where it was not fitted"),
         ),
+        code_version=2,
         is_bulk=True,
     ),
     TableSpec(
@@ -115,6 +116,7 @@ RESULT_TABLES = (
             ColumnSpec("solver", "text", "Solver that was used", nullable=True),
             REASON,
         ),
+        code_version=2,
     ),
     TableSpec(
         "run_records",
@@ -134,10 +136,17 @@ RESULT_TABLES = (
             count("n_defined_calibration", "Classes or labels whose calibration is defined"),
             *INTERVALS,
             ColumnSpec("ece_definition", "text", "Id of the definition of ECE"),
+            ColumnSpec(
+                "flag",
+                "text",
+                "`no_effect`: the corruption left more than 1 % of the test images as they were",
+                nullable=True,
+            ),
             REASON,
             INPUTS_HASH,
         ),
         code_version=2,
+        schema_version=2,
     ),
     TableSpec(
         "label_metrics",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,41 +21,51 @@ from crsbench_assets.config.cards import PRIMARY
 from crsbench_assets.config.ids import CLEAN, shift_condition
 from crsbench_assets.data.splits import TEST, TRAIN, VALIDATION, fraction_size
 from crsbench_assets.embeddings.extract import extract as extract_vectors
-from crsbench_assets.encoders.source import vector_source
+from crsbench_assets.encoders.source import Machine, vector_source
 from crsbench_assets.metrics.records import Record, measure_records
 from crsbench_assets.probes.fit import ProbeInputs, fit_cell
 from crsbench_assets.worker.cohort_stages import LEFT_OUT
 from crsbench_assets.worker.context import StageContext, StageOutput
 
+NO_EFFECT = "no_effect"
+UNCHANGED_SHARE = 0.01
+
 
 def extract(context: StageContext) -> StageOutput:
     """Return the vectors of a cell, or the failure of the whole cell."""
-    return extract_cell(context, context.read("images"), context.read("splits", ["image_id", "split"]))
+    scratch = context.project.layout.scratch(context.inputs_hash)
+    return extract_cell(context, context.read("images"), context.read("splits", ["image_id", "split"]), scratch)
 
 
-def extract_cell(context: StageContext, images: pl.DataFrame, splits: pl.DataFrame) -> StageOutput:
-    """Return the vectors of a cell whose dataset was indexed and split as given."""
+def extract_cell(
+    context: StageContext, images: pl.DataFrame, splits: pl.DataFrame, scratch: Path | None = None
+) -> StageOutput:
+    """Return the vectors of a cell whose dataset was indexed and split as given; ``scratch`` keeps finished parts."""
+    settings = context.project.registry.settings
+    machine = Machine(settings.device, settings.batch_size, context.n_threads, scratch)
     support = splits.filter(pl.col("split") != LEFT_OUT).get_column("image_id").unique()
     images = images.filter((pl.col("source_id") != PRIMARY) | pl.col("image_id").is_in(support.to_list()))
     extraction = extract_vectors(
-        vector_source(context.encoder, context.dataset),
+        vector_source(context.encoder, context.dataset, machine),
         images.sort("image_id"),
         _test_ids(splits),
         context.protocol.corruption_conditions,
         context.shift_id,
+        context.progress,
     )
     frames = {
         "embedding_failures": extraction.failures,
         "shift_embeddings": extraction.shift_embeddings,
         "embeddings": extraction.embeddings,
     }
-    return StageOutput(frames, extraction.reason, extraction.detail)
+    return StageOutput(frames, extraction.reason, extraction.detail, scratch)
 
 
 def probe(context: StageContext) -> StageOutput:
     """Return every fit and prediction of a cell."""
     protocol, card = context.protocol, context.dataset
-    embeddings, shift = context.read("embeddings"), context.read("shift_embeddings")
+    columns = ("condition_id", "image_id", "vector")
+    embeddings, shift = context.read("embeddings", columns), context.read("shift_embeddings", columns)
     images, splits = context.read("images").sort("image_id"), context.read("splits")
     by_condition = pl.concat([embeddings, shift]).partition_by("condition_id", as_dict=True)
     clean = by_condition[CLEAN,].sort("image_id")
@@ -147,11 +158,13 @@ def _records(context: StageContext, images: pl.DataFrame) -> Iterator[Record]:
     fits = context.read("probe_fits").filter(pl.col("reason") == "infeasible_fraction")
     infeasible = set(fits.get_column("label_fraction").to_list())
     by_record = predictions.partition_by("seed", "label_fraction", "condition_id", as_dict=True)
+    idle = _conditions_without_effect(context.read("embeddings", ["condition_id", "is_unchanged"]))
     truth: dict[tuple[str, int], tuple[NDArray[np.int8], NDArray[np.int64]]] = {}
     for seed in protocol.seeds:
         for fraction in protocol.label_fractions:
             for condition in protocol.conditions(context.shift_id):
                 part = by_record.get((seed, fraction, condition))
+                flag = NO_EFFECT if condition in idle else None
                 if part is None:
                     reason = "infeasible_fraction" if fraction in infeasible else "no_vectors"
                     yield Record(seed, fraction, condition, reason=reason)
@@ -163,7 +176,14 @@ def _records(context: StageContext, images: pl.DataFrame) -> Iterator[Record]:
                 if name not in truth:
                     truth[name] = _truth(images, source, part)
                 labels, groups = truth[name]
-                yield Record(seed, fraction, condition, logits_matrix(part, len(card.classes)), labels, groups, source)
+                logits = logits_matrix(part, len(card.classes))
+                yield Record(seed, fraction, condition, logits, labels, groups, source, flag=flag)
+
+
+def _conditions_without_effect(embeddings: pl.DataFrame) -> set[str]:
+    """Return the conditions that left more than 1 % of the test images as they were (protocol section 3)."""
+    share = embeddings.group_by("condition_id").agg(pl.col("is_unchanged").mean())
+    return set(share.filter(pl.col("is_unchanged") > UNCHANGED_SHARE).get_column("condition_id"))
 
 
 def _truth(images: pl.DataFrame, source_id: str, part: pl.DataFrame) -> tuple[NDArray[np.int8], NDArray[np.int64]]:

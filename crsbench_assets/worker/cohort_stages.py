@@ -6,6 +6,7 @@ What lives here: reading cohorts and handing them to the pure functions of ``dat
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import polars as pl
 
@@ -13,6 +14,7 @@ from crsbench_assets.config.cards import PRIMARY
 from crsbench_assets.config.randomness import keyed_ranks
 from crsbench_assets.data import leakage, splits
 from crsbench_assets.data.cohort import Cohort, images_frame, read_cohorts
+from crsbench_assets.data.integrity import check_images, joined_groups
 from crsbench_assets.data.statistics import dataset_statistics
 from crsbench_assets.worker.context import StageContext, StageOutput, require_source_unchanged
 
@@ -23,42 +25,55 @@ def index(context: StageContext) -> StageOutput:
     """Return every image of a dataset and of its shift target, and what was left out."""
     settings = context.project.registry.settings
     cohorts = read_cohorts(context.dataset, settings.label_policy, settings.agreements)
-    images = images_frame(context.dataset.id, cohorts, settings.group_salt)
-    rows = [
-        {"source_id": source, "image_id": image_id, "reason": reason, "detail": detail}
-        for source, cohort in cohorts.items()
-        for image_id, reason, detail in cohort.left_out
-    ]
+    frames: list[pl.DataFrame] = []
+    left_out: list[tuple[str, str, str, str | None]] = []
+    for source_id, cohort in cohorts.items():
+        checks = check_images(cohort, n_threads=context.n_threads, progress=_progress(context, source_id))
+        left_out += [(source_id, *row) for row in cohort.left_out]
+        left_out += [(source_id, c.image_id, c.reason, c.detail) for c in checks if c.reason is not None]
+        frames.append(images_frame(context.dataset.id, source_id, cohort, checks, settings.group_salt))
     schema = dict.fromkeys(("source_id", "image_id", "reason", "detail"), pl.String)
-    return StageOutput({"quarantine": pl.DataFrame(rows, schema=schema), "images": images})
+    quarantine = pl.DataFrame(left_out, schema=schema, orient="row")
+    return StageOutput({"quarantine": quarantine, "images": pl.concat(frames)})
+
+
+def _progress(context: StageContext, source_id: str) -> Callable[[int, int], None]:
+    def tell(n_done: int, n: int) -> None:
+        context.progress(f"{source_id}: {n_done:,} of {n:,} images looked at")
+
+    return tell
 
 
 def split(context: StageContext) -> StageOutput:
     """Return the splits of every seed, their statistics, and every group that straddles two of them."""
-    images = context.read("images").sort("source_id", "image_id")
     settings = context.project.registry.settings
     cohorts = read_cohorts(context.dataset, settings.label_policy, settings.agreements)
-    return split_cohort(context, images, cohorts)
+    return split_cohort(context, context.read("images"), context.read("quarantine"), cohorts)
 
 
-def split_cohort(context: StageContext, images: pl.DataFrame, cohorts: dict[str, Cohort]) -> StageOutput:
-    """Return the splits of a cohort that was indexed as ``images``, sorted by source and image.
+def split_cohort(
+    context: StageContext, images: pl.DataFrame, quarantine: pl.DataFrame, cohorts: dict[str, Cohort]
+) -> StageOutput:
+    """Return the splits of a cohort that was indexed as ``images`` and ``quarantine``.
 
     The draw is keyed by raw group ids, which no table holds, so the cohort itself is needed.
     """
     rules, protocol, card = context.protocol.splits, context.protocol, context.dataset
-    primary, cohort = images.filter(pl.col("source_id") == PRIMARY), cohorts[PRIMARY]
-    require_source_unchanged(context, primary, cohort.image_ids)
+    primary, cohort = images.filter(pl.col("source_id") == PRIMARY).sort("image_id"), cohorts[PRIMARY]
+    of_primary = quarantine.filter(pl.col("source_id") == PRIMARY)
+    require_source_unchanged(context, primary, of_primary, cohort.image_ids)
+    unusable = set(cohort.image_ids) - set(primary.get_column("image_id"))
+    pixels = dict(primary.select("image_id", "pixel_sha256").iter_rows())
     result = splits.draw_splits(
         cohort.image_ids,
-        cohort.groups,
+        joined_groups(cohort.groups, [pixels.get(image_id) for image_id in cohort.image_ids]),
         cohort.labels,
         cohort.declared_split,
         dataset_id=card.id,
         seeds=protocol.seeds,
         test_fraction=rules.test_fraction,
         validation_fraction=rules.validation_fraction,
-        excluded=_beyond_cap(context, cohort),
+        excluded=unusable.union(_beyond_cap(context, cohort)),
     )
     is_multi_label = card.task == "multi_label"
     feasible = [

@@ -6,9 +6,11 @@ What lives here: the guarded access to the lake. What stays out: the computation
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crsbench_assets.config.cards import DatasetCard, EncoderCard
@@ -36,6 +38,8 @@ class StageOutput:
     frames: dict[str, pl.DataFrame]
     reason: str | None = None
     detail: str | None = None
+    scratch: Path | None = None
+    """Folder of finished parts that the commit makes needless."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,11 @@ class StageContext:
     pointer_of: PointerLookup | None = None
     """Which partitions a pooled stage reads."""
     progress: Progress = field(default=lambda message: None)
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of this process, so that all of a home's processes together use the machine once."""
+        return max(1, (os.cpu_count() or 1) // self.project.registry.settings.workers)
 
     @property
     def protocol(self) -> Protocol:
@@ -103,13 +112,16 @@ class StageContext:
             raise ValueError(f"stage {self.stage.name} reads {table}, which is not among its inputs")
 
 
-def require_source_unchanged(context: StageContext, images: pl.DataFrame, image_ids: list[str]) -> None:
-    """Check that the cohort read now has the images that were indexed.
+def require_source_unchanged(
+    context: StageContext, images: pl.DataFrame, quarantine: pl.DataFrame, image_ids: list[str]
+) -> None:
+    """Check that the cohort read now has the images that were indexed or left out.
 
     Raises:
         StorageError: the files changed in between.
     """
-    if images.get_column("image_id").to_list() != image_ids:
+    indexed, left_out = set(images.get_column("image_id")), set(quarantine.get_column("image_id"))
+    if not indexed <= set(image_ids) <= indexed | left_out:
         raise StorageError(
             f"The files of dataset {context.dataset.id!r} changed since its images were indexed: run "
             "`crsbench materialize` again, which indexes them first."

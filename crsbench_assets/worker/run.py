@@ -6,6 +6,7 @@ computation (``cohort_stages``, ``cell_stages``, ``pooled_stages``) and the deci
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -112,6 +113,8 @@ def run_stage(
                 detail=None if explains else output.detail,
                 lease=(folder, attempt),
             )
+    if output.scratch is not None:
+        shutil.rmtree(output.scratch, ignore_errors=True)
     return StageResult(pointers, is_reused=False)
 
 

@@ -62,18 +62,18 @@ SYNTHETIC = {"signal": 1.0, "n_nuisance": 0, "norm_spread": 0.0, "fragility": 0.
 
 
 @pytest.mark.parametrize(
-    ("encoder", "has_images", "reason"),
+    ("encoder", "path_column", "reason"),
     [
-        ({}, False, None),
-        ({"vectors": {"other": ["x.parquet"]}}, False, "no_vectors"),
-        ({"not_applicable": {"tiny": "licence"}}, False, "excluded_by_card"),
-        ({"kind": "synthetic", "vectors": {}, "cells": {"tiny": SYNTHETIC}}, False, None),
-        ({"kind": "synthetic", "vectors": {}, "cells": {"other": SYNTHETIC}}, False, "not_synthetic"),
-        ({"kind": "timm", "vectors": {}}, False, "no_images"),
-        ({"kind": "timm", "vectors": {}}, True, None),
+        ({}, None, None),
+        ({"vectors": {"other": ["x.parquet"]}}, None, "no_vectors"),
+        ({"not_applicable": {"tiny": "licence"}}, None, "excluded_by_card"),
+        ({"kind": "synthetic", "vectors": {}, "cells": {"tiny": SYNTHETIC}}, None, None),
+        ({"kind": "synthetic", "vectors": {}, "cells": {"other": SYNTHETIC}}, None, "not_synthetic"),
+        ({"kind": "timm", "vectors": {}}, None, "no_images"),
+        ({"kind": "timm", "vectors": {}}, "file", None),
     ],
 )
-def test_why_a_cell_is_not_applicable(encoder: dict[str, Any], has_images: bool, reason: str | None) -> None:
-    source = dataset_card()["source"] | {"has_images": has_images}
+def test_why_a_cell_is_not_applicable(encoder: dict[str, Any], path_column: str | None, reason: str | None) -> None:
+    source = dataset_card()["source"] | {"columns": {"class_column": "label", "path": path_column}}
     dataset = parse_model(DatasetCard, dataset_card(source=source), "x")
     assert inapplicability(parse_model(EncoderCard, encoder_card("alpha", **encoder), "x"), dataset) == reason

@@ -1,4 +1,4 @@
-"""What a manifest says: text stays text, positions are told by their content, and agreements come first."""
+"""What a manifest says: text stays text, positions are told by content, agreements come first, paths stay inside."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from crsbench_assets.config.cards import PRIMARY, DatasetCard
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.data.cohort import Cohort, read_cohorts
+from crsbench_assets_tests.data.layouts import refusal, write_image
 from crsbench_assets_tests.fixtures import dataset_card
 
 HEADER = "image_id,label,pair,side\n"
@@ -18,7 +19,7 @@ HEADER = "image_id,label,pair,side\n"
 
 def card(manifest: Path, **changes: Any) -> DatasetCard:
     columns = {"class_column": "label", "group": "pair", "split": "side"}
-    source = {"layout": "manifest", "manifest": str(manifest), "has_images": False, "columns": columns}
+    source = {"layout": "manifest", "manifest": str(manifest), "columns": columns}
     return DatasetCard.model_validate(dataset_card(**{"source": source} | changes))
 
 
@@ -81,7 +82,7 @@ def test_blank_cells_stay_blank_with_and_without_quotes(tmp_path: Path) -> None:
 def test_multi_label_columns_are_numbers(tmp_path: Path) -> None:
     manifest = tmp_path / "labels.csv"
     manifest.write_text("image_id,edema,fracture\n001,1,0\n002,-1.0,\n003,0, 1\n", encoding="utf-8")
-    source = {"layout": "manifest", "manifest": str(manifest), "has_images": False}
+    source = {"layout": "manifest", "manifest": str(manifest)}
     multi = DatasetCard.model_validate(dataset_card(task="multi_label", classes=["edema", "fracture"], source=source))
     found = read_cohorts(multi, "u_ignore")[PRIMARY]
     assert found.image_ids == ["001", "002", "003"]
@@ -99,3 +100,103 @@ def test_nothing_is_read_before_its_agreement_is_recorded(tmp_path: Path) -> Non
         read_cohorts(closed, "u_zeros", {"our-terms": "recorded"})
     with pytest.raises(ConfigError, match="does not exist"):  # it was looked for: the agreements are there
         read_cohorts(closed, "u_zeros", ["our-terms", "their-terms"])
+
+
+PATH_HEADER = "image_id,label,file\n"
+
+
+def card_with_paths(manifest: Path, **source: Any) -> DatasetCard:
+    columns = {"class_column": "label", "path": "file"}
+    return DatasetCard.model_validate(
+        dataset_card(source={"layout": "manifest", "manifest": str(manifest), "columns": columns} | source)
+    )
+
+
+def write_manifest(folder: Path, rows: str) -> Path:
+    manifest = folder / "labels.csv"
+    manifest.write_text(PATH_HEADER + rows, encoding="utf-8")
+    return manifest
+
+
+def test_paths_start_at_the_root_else_at_the_folder_of_the_manifest(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "elsewhere"):
+        write_image(folder / "inner" / "one.png")
+        write_image(folder / "two.png")
+    manifest = write_manifest(tmp_path, "b,positive,two.png\na,negative,inner/one.png\n")
+    beside = read_cohorts(card_with_paths(manifest), "u_zeros")[PRIMARY]
+    assert (beside.paths, beside.root, beside.left_out) == (["inner/one.png", "two.png"], str(tmp_path), [])
+    assert beside.files() == {"a": tmp_path / "inner" / "one.png", "b": tmp_path / "two.png"}
+    other = str(tmp_path / "elsewhere")
+    assert read_cohorts(card_with_paths(manifest, root=other), "u_zeros")[PRIMARY].root == other
+
+
+def test_without_a_path_column_there_are_no_files(tmp_path: Path) -> None:
+    found = cohort(tmp_path, "a,negative,g,\nb,positive,h,\n")
+    assert (found.paths, found.root, found.files()) == (None, None, {})
+    assert not card(tmp_path / "labels.csv").source.has_images
+
+
+def test_what_leaves_the_root_and_what_is_absent_is_listed_in_one_run(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for name in ("one", "two"):
+        write_image(root / f"{name}.png")
+    write_image(tmp_path / "outside.png")
+    (root / "link.png").symlink_to(tmp_path / "outside.png")
+    rows = [
+        "a,negative,one.png",
+        "b,positive,two.png",
+        "c,positive,../outside.png",
+        f"d,positive,{tmp_path / 'outside.png'}",
+        "e,positive,link.png",
+        "f,positive,absent.png",
+        "g,positive,",
+        "h,,one.png",
+    ]
+    found = read_cohorts(card_with_paths(write_manifest(root, "\n".join(rows))), "u_zeros")[PRIMARY]
+    assert {image_id: reason for image_id, reason, _ in found.left_out} == {
+        "c": "outside_root",
+        "d": "outside_root",
+        "e": "outside_root",
+        "f": "missing_file",
+        "g": "missing_file",
+        "h": "blank_class",
+    }
+    assert found.image_ids == list("abcdefg")  # they take part in the draw of the splits, but are never opened
+    assert sorted(found.files()) == ["a", "b"]
+
+
+def test_every_fault_of_a_manifest_stands_in_one_sentence(tmp_path: Path) -> None:
+    rows = "a,other,one.png\na,negative,one.png\n,negative,one.png\n"
+    said = refusal(card_with_paths(write_manifest(tmp_path, rows), root=str(tmp_path / "absent")))
+    for clause in (
+        "1 row(s) have a blank image id",
+        "1 image id(s) stand more than once, such as 'a'",
+        "column label holds 'other'; expected the classes negative, positive",
+        f"the root {tmp_path / 'absent'} of its images is no folder",
+        "no image of class positive; expected at least one of every class of the card",
+    ):
+        assert clause in said
+
+
+def test_a_manifest_without_rows_and_one_without_any_file_are_refused(tmp_path: Path) -> None:
+    assert "it has no rows" in refusal(card_with_paths(write_manifest(tmp_path, "")))
+    manifest = write_manifest(tmp_path, "a,negative,one.png\nb,positive,two.png\n")
+    said = refusal(card_with_paths(manifest))
+    assert "none of the 2 image files can be used, such as that of 'a' (missing_file: one.png: there is no such" in said
+
+
+def test_a_missing_path_column_is_named(tmp_path: Path) -> None:
+    manifest = tmp_path / "labels.csv"
+    manifest.write_text("image_id,label\na,negative\n", encoding="utf-8")
+    assert "missing column(s) file; it has image_id, label" in refusal(card_with_paths(manifest))
+
+
+def test_every_bad_label_column_is_named(tmp_path: Path) -> None:
+    manifest = tmp_path / "labels.csv"
+    manifest.write_text("image_id,edema,fracture\n001,2,0\n002,1,no\n", encoding="utf-8")
+    source = {"layout": "manifest", "manifest": str(manifest)}
+    said = refusal(
+        DatasetCard.model_validate(dataset_card(task="multi_label", classes=["edema", "fracture"], source=source))
+    )
+    assert "column edema holds '2' for image '001' (1 such row(s)); expected 1, 0, -1 or blank" in said
+    assert "column fracture holds 'no' for image '002'" in said

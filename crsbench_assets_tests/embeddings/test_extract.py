@@ -37,7 +37,7 @@ def extraction(folder: Path, rows: list[Row], shift_id: str | None = "far") -> E
 def test_clean_of_all_images_and_corruptions_of_the_test_images(tmp_path: Path) -> None:
     found = extraction(tmp_path, [*CLEAN, *BLURRED, ("a", "blur-s1", [0.0, 0.0]), *SHIFTED])
     assert (found.reason, found.detail, found.failures.height) == (None, None, 0)
-    own = [(image_id, condition, vector) for condition, image_id, vector in found.embeddings.rows()]
+    own = [(image_id, condition, vector) for condition, image_id, vector, _ in found.embeddings.rows()]
     assert own == [*CLEAN, *BLURRED]
     assert found.shift_embeddings.rows() == [("shift_far", "d", [7.0, 8.0])]
 

@@ -65,7 +65,7 @@ name: Tiny cohort of two classes
 modality: other
 task: single_label
 classes: [healthy, ill]
-source: {layout: synthetic, has_images: false, synthetic: {n_images: 160, prevalence: [0.5, 0.5]}}
+source: {layout: synthetic, synthetic: {n_images: 160, prevalence: [0.5, 0.5]}}
 is_synthetic: true
 """,
     "tiny-b": """\
@@ -76,12 +76,11 @@ task: ordinal
 classes: [none, mild, severe]
 source:
   layout: synthetic
-  has_images: false
   synthetic: {n_images: 180, mean_group_size: 1.5, prevalence: [0.4, 0.3, 0.3]}
 shift:
   id: tiny-b-elsewhere
   name: The same grades at a second site
-  source: {layout: synthetic, has_images: false, synthetic: {n_images: 90, prevalence: [0.2, 0.4, 0.4]}}
+  source: {layout: synthetic, synthetic: {n_images: 90, prevalence: [0.2, 0.4, 0.4]}}
 is_synthetic: true
 """,
 }

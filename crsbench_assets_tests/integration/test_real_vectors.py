@@ -29,7 +29,6 @@ classes: [normal, pneumonia]
 source:
   layout: manifest
   manifest: {data}/labels.parquet
-  has_images: false
   columns: {{image_id: image_id, class_column: label, split: split}}
 """
 

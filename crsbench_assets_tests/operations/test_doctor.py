@@ -94,7 +94,7 @@ def test_what_the_catalogue_needs(tiny_home: HomeLayout, monkeypatch: pytest.Mon
 
 
 def test_a_source_without_images_needs_no_root(tiny_home: HomeLayout) -> None:
-    source = {"layout": "synthetic", "has_images": False, "synthetic": {"n_images": 9, "prevalence": [0.5, 0.5]}}
+    source = {"layout": "synthetic", "synthetic": {"n_images": 9, "prevalence": [0.5, 0.5]}}
     write_card(tiny_home.root, "datasets", dataset_card(id="made-up", source=source))
     write_card(tiny_home.root, "encoders", encoder_card("gamma"))
     assert finding(tiny_home, "cohort made-up").found == "synthetic"

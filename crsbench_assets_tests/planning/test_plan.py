@@ -256,10 +256,10 @@ def test_what_this_version_cannot_do_is_blocked(tiny_home: HomeLayout) -> None:
     project = open_project(tiny_home.root)
     assert (task(project, "index", ("isic2019",)).state, task(project, "index", ("isic2019",)).reason) == (
         BLOCKED,
-        "not_available",
+        "no_root",
     )
     cells = {(c.encoder_id, c.dataset_id): (c.status, c.reason) for c in plan(project).cells}
-    assert cells["resnet50", "isic2019"] == ("missing", "index: not_available")
+    assert cells["resnet50", "isic2019"] == ("missing", "index: no_root")
     assert cells["resnet50", DATASET] == ("not_applicable", "no_images")
     assert cells["alpha", "isic2019"] == ("not_applicable", "no_vectors")
 

@@ -1,0 +1,42 @@
+"""Which files of a cohort say what its images are.
+
+What lives here: the names of the label files of every layout. What stays out: reading them (``data.sources``).
+Source: the owners' releases; docs/add-a-dataset.md lists them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from crsbench_assets.config.cards import Source
+
+ISIC2019_TRUTH = "ISIC_2019_Training_GroundTruth.csv"
+ISIC2019_METADATA = "ISIC_2019_Training_Metadata.csv"
+APTOS2019_LABELS = "train.csv"
+CHEXPERT_TABLES = ("train.csv", "valid.csv")
+CHEXPERT_FOLDERS = ("CheXpert-v1.0", "CheXpert-v1.0-small")
+"""Folder of the release inside a root, where the root is not that folder itself."""
+
+
+def mimic_cxr_table(name: str) -> tuple[str, str]:
+    """Return the names that a table of MIMIC-CXR-JPG may have: as published, or unpacked."""
+    return f"mimic-cxr-2.0.0-{name}.csv.gz", f"mimic-cxr-2.0.0-{name}.csv"
+
+
+_LABEL_FILES: dict[str, tuple[str, ...]] = {
+    "isic2019": (ISIC2019_TRUTH, ISIC2019_METADATA),
+    "aptos2019": (APTOS2019_LABELS,),
+    "chexpert": tuple(
+        f"{folder}{name}" for folder in ("", *(f"{inner}/" for inner in CHEXPERT_FOLDERS)) for name in CHEXPERT_TABLES
+    ),
+    "mimic_cxr": tuple(path for name in ("metadata", "split", "chexpert") for path in mimic_cxr_table(name)),
+}
+
+
+def label_files(source: Source) -> list[Path]:
+    """Return the files of a source that say what its images are, those that are there; for a manifest itself."""
+    if source.manifest:
+        return [Path(source.manifest)]
+    if source.root is None:
+        return []
+    return [path for name in _LABEL_FILES.get(source.layout, ()) if (path := Path(source.root) / name).is_file()]

@@ -1,0 +1,1 @@
+"""Cohorts of drawn images in the official layouts, for those who have no licensed data at hand."""

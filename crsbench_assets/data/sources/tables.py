@@ -1,0 +1,251 @@
+"""What the readers share: tables as text, faults in one sentence, labels by name, files below a root.
+
+What lives here: reading CSV (gzipped or plain) and Parquet without guessing types, the collection of everything that
+is wrong with one source, label columns as matrices, and the last step from columns to a cohort. What stays out: the
+names of the official files and columns (one module per layout) and label policies (``data.labels``).
+Source: protocol page, sections 1 and 2; Irvin et al. 2019 (arXiv 1901.07031) for labels 1, 0, -1 and blank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crsbench_assets.config.cards import PRIMARY, DatasetCard, Source
+from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.data.cohort import Cohort
+from crsbench_assets.data.integrity import file_faults
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+    from numpy.typing import NDArray
+
+BLANK_CLASS = "blank_class"
+
+
+@dataclass
+class Faults:
+    """What is wrong with one source, gathered while reading on and told in one sentence.
+
+    Attributes:
+        place: the file or folder and its dataset, the subject of the sentence.
+        found: what was found and what was expected, one clause each.
+    """
+
+    place: str
+    found: list[str] = field(default_factory=list)
+
+    def add(self, *clauses: str) -> None:
+        """Keep clauses for the sentence."""
+        self.found += clauses
+
+    def refuse(self) -> None:
+        """Raise the sentence where anything was found.
+
+        Raises:
+            ConfigError: with every clause.
+        """
+        if self.found:
+            raise ConfigError(f"{self.place}: {'; '.join(self.found)}.")
+
+
+def place_of(where: Path, card: DatasetCard, source_id: str) -> str:
+    """Return the words that name a source: its file or folder, its dataset, its shift target."""
+    shift = "" if source_id == PRIMARY else f", shift target {source_id!r}"
+    return f"{where} (dataset {card.id!r}{shift})"
+
+
+def official_root(card: DatasetCard, source: Source, source_id: str) -> tuple[Path, Faults]:
+    """Return the folder of an official layout, and the sentence to gather its faults in.
+
+    Raises:
+        ConfigError: no folder is named, or there is none; nothing further can be said then.
+    """
+    if source.root is None:
+        key = card.id if source_id == PRIMARY else source_id
+        raise ConfigError(
+            f"dataset {card.id!r} has no folder for the layout {source.layout}: add `roots: {{{key}: FOLDER}}` to "
+            "crsbench.yaml."
+        )
+    root = Path(source.root)
+    if not root.is_dir():
+        raise ConfigError(
+            f"{place_of(root, card, source_id)}: there is no such folder; expected the one that holds the official "
+            f"files of {source.layout}: correct the root."
+        )
+    return root, Faults(place_of(root, card, source_id))
+
+
+def table_as_text(path: Path) -> pl.DataFrame:
+    """Return a table of CSV (gzipped or plain, UTF-8) or Parquet; cells of a CSV are text as they stand there.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        OSError: it cannot be read.
+        PolarsError: it is no table.
+    """
+    import polars as pl
+
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    if path.suffix == ".parquet":
+        return pl.read_parquet(path)
+    return pl.read_csv(path, infer_schema=False)  # a guessed type would make 7 of the group 007
+
+
+def official_table(root: Path, names: Sequence[str], columns: Collection[str], faults: Faults) -> pl.DataFrame:
+    """Return columns of an official table as stripped text, blank as null.
+
+    Columns are found by name; others are ignored. What is wrong is added to ``faults``, and the table is empty then,
+    so that the reader goes on to find what else is wrong.
+
+    Args:
+        root: the folder of the official files.
+        names: the names that the file may have, such as gzipped and plain; the first that is there is read.
+        columns: the names of the columns that are needed.
+        faults: where faults are gathered.
+    """
+    import polars as pl
+
+    empty = pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
+    path = next((root / name for name in names if (root / name).is_file()), None)
+    if path is None:
+        faults.add(f"the file {' or '.join(names)} is missing")
+        return empty
+    try:
+        frame = table_as_text(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        faults.add(f"{path.name} cannot be read as CSV ({str(error).splitlines()[0]})")
+        return empty
+    missing = sorted(set(columns) - set(frame.columns))
+    if missing:
+        faults.add(f"{path.name} lacks the column(s) {', '.join(missing)}; it has {', '.join(frame.columns)}")
+        return empty
+    if frame.height == 0:
+        faults.add(f"{path.name} has no rows")
+    return frame.select(pl.col(name).str.strip_chars().replace("", None) for name in dict.fromkeys(columns))
+
+
+def id_faults(ids: pl.Series, what: str) -> list[str]:
+    """Return the faults of a column that should hold one id per row.
+
+    Args:
+        ids: n ids as text, null where blank.
+        what: the words for one id, such as ``image id``.
+    """
+    faults = []
+    if n_null := ids.null_count():
+        faults.append(f"{n_null} row(s) have a blank {what}")
+    repeated = ids.filter(ids.is_duplicated()).drop_nulls().unique().sort()
+    if repeated.len():
+        faults.append(f"{repeated.len()} {what}(s) stand more than once, such as {repeated[0]!r}")
+    return faults
+
+
+def uncertain_labels(
+    frame: pl.DataFrame, columns: Sequence[str], id_column: str, faults: Faults
+) -> NDArray[np.float64]:
+    """Return the label columns of a multi-label table as they stand there.
+
+    Args:
+        frame: a table of text, n rows.
+        columns: k names of label columns, in the order of the card's classes.
+        id_column: the column that names an image in a fault.
+        faults: where other values than 1, 0, -1 and blank are told.
+
+    Returns:
+        float64 (n, k): 1 positive, 0 negative, -1 uncertain, NaN blank (and where the value is a fault).
+    """
+    import numpy as np
+    import polars as pl
+
+    raw = np.full((frame.height, len(columns)), np.nan)
+    for i, column in enumerate(columns):
+        text = frame.get_column(column).cast(pl.String).str.strip_chars().replace("", None)
+        values = text.cast(pl.Float64, strict=False)
+        is_label = values.is_in([1.0, 0.0, -1.0]).fill_null(False)
+        bad = frame.filter(text.is_not_null() & ~is_label)
+        if bad.height:
+            faults.add(
+                f"column {column} holds {bad.get_column(column)[0]!r} for image {bad.get_column(id_column)[0]!r} "
+                f"({bad.height} such row(s)); expected 1, 0, -1 or blank"
+            )
+        raw[:, i] = values.set(~is_label, None).fill_null(float("nan")).to_numpy()
+    return raw
+
+
+def class_labels(values: Sequence[str], classes: Sequence[str], column: str, faults: Faults) -> NDArray[np.int8]:
+    """Return a column of classes as one-hot rows.
+
+    Values are names of classes, or their 0-based positions where not all of them are names.
+
+    Args:
+        values: n names or positions.
+        classes: k names of classes.
+        column: the words for the column in a fault.
+        faults: where unknown classes are told; their rows are all 0.
+
+    Returns:
+        int8 (n, k), one 1 per row.
+    """
+    import numpy as np
+
+    positions = {name: i for i, name in enumerate(classes)}
+    by_number = {str(i): i for i in range(len(classes))}
+    if not set(values) <= positions.keys() and set(values) <= by_number.keys():
+        positions = by_number
+    unknown = sorted(set(values) - positions.keys())
+    if unknown:
+        faults.add(
+            f"column {column} holds {', '.join(map(repr, unknown[:5]))}; expected the classes {', '.join(classes)} or "
+            "their 0-based positions"
+        )
+    labels = np.zeros((len(values), len(classes)), dtype=np.int8)
+    for i, value in enumerate(values):
+        if value in positions:
+            labels[i, positions[value]] = 1
+    return labels
+
+
+def cohort_of(card: DatasetCard, faults: Faults, rows: Cohort) -> Cohort:
+    """Return a cohort whose absent files are left out, or refuse it with every fault.
+
+    An image whose file is absent or outside the root stays among the images, so that it takes part in the draw of the
+    splits and moves nobody; ``left_out`` says that it is never opened.
+
+    Args:
+        card: the dataset; every class of a single-label or ordinal task needs an image.
+        faults: what was found so far.
+        rows: what the tables say. With paths and without a root (its image folder is a fault already) no file is
+            looked for.
+
+    Raises:
+        ConfigError: every fault: those given, no file at all, classes without an image.
+    """
+    import dataclasses
+
+    import numpy as np
+
+    is_usable = np.ones(len(rows.image_ids), dtype=bool)
+    lost: list[tuple[str, str, str]] = []
+    if rows.paths is not None and rows.root is not None:
+        found = file_faults(Path(rows.root), rows.paths)
+        lost = [(image_id, *fault) for image_id, fault in zip(rows.image_ids, found, strict=True) if fault]
+        is_usable = np.asarray([fault is None for fault in found], dtype=bool)
+    if lost and not is_usable.any():
+        image_id, reason, detail = lost[0]
+        faults.add(
+            f"none of the {len(lost)} image files can be used, such as that of {image_id!r} ({reason}: {detail}); "
+            f"expected them below {rows.root}"
+        )
+        is_usable[:] = True  # all are lost alike: which class is empty is still worth saying
+    if card.task != "multi_label" and is_usable.any():
+        n_positive = (rows.labels[is_usable] == 1).sum(axis=0)
+        empty = [name for name, n in zip(card.classes, n_positive.tolist(), strict=True) if n == 0]
+        if empty:
+            faults.add(f"no image of class {', '.join(empty)}; expected at least one of every class of the card")
+    faults.refuse()
+    return dataclasses.replace(rows, left_out=[*rows.left_out, *lost])

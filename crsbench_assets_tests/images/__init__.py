@@ -1,0 +1,1 @@
+"""Tests of ``crsbench_assets.images``."""
