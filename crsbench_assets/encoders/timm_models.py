@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import timm
 import torch
+from timm.layers import BatchNormAct2d
 from timm.models.efficientnet import EfficientNet
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.encoders.checkpoints import packaged_checkpoint
@@ -43,7 +45,9 @@ class TimmEncoder:
 
     def __init__(self, network: Any, embedding: Embedding, device: torch.device) -> None:
         self.dim = embedding.dim
-        self._network = network.eval().requires_grad_(False).to(device)
+        # on a processor, both together make convolutions nearly twice as fast; the vectors differ by rounding
+        folded = with_folded_norms(network.eval().requires_grad_(False))
+        self._network = folded.to(device, memory_format=torch.channels_last)
         self._embedding = embedding
         self._device = device
 
@@ -132,6 +136,22 @@ def untrained_network(name: str, **options: Any) -> Any:
     """
     with torch.random.fork_rng(devices=[]):
         return timm.create_model(name, pretrained=False, num_classes=0, **options)
+
+
+def with_folded_norms(network: Any) -> Any:
+    """Return a network in evaluation whose batch norms are part of the convolutions before them.
+
+    A batch norm that is not trained is a scale and a shift per channel, which the convolution's weights can carry. The
+    network is changed in place; one without such pairs stays as it is.
+    """
+    for module in list(network.modules()):
+        before: tuple[str, Any] | None = None
+        for name, child in list(module.named_children()):
+            if isinstance(child, BatchNormAct2d) and before is not None and isinstance(before[1], torch.nn.Conv2d):
+                setattr(module, before[0], fuse_conv_bn_eval(before[1], child))
+                setattr(module, name, torch.nn.Sequential(child.drop, child.act))
+            before = (name, child)
+    return network
 
 
 def torch_device(name: str) -> torch.device:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from crsbench_assets.config.cards import IMAGE_KINDS, Source
 from crsbench_assets.config.errors import CrsbenchError
+from crsbench_assets.config.machine import has_gpu
 from crsbench_assets.config.yaml_files import read_yaml
 from crsbench_assets.operations.homes import DAGSTER_YAML
 from crsbench_assets.storage.layout import HomeLayout, require_home
@@ -124,17 +125,19 @@ def _key_paths(value: Any, prefix: str = "") -> set[str]:
 def _device(project: Project) -> Iterator[Finding]:
     kinds = {card.kind for card in project.registry.encoders.values()}
     needs_images = bool(kinds & set(IMAGE_KINDS))
-    has_gpu = Path("/proc/driver/nvidia/version").exists()
+    is_gpu_there = has_gpu()
     try:
         torch_version = version("torch")
     except PackageNotFoundError:
         verdict: Verdict = "warning" if needs_images else "ok"
         remedy = "install the extra: pip install 'crsbench[encoders]'" if needs_images else ""
-        yield Finding("device", verdict, "torch is not installed" + (", a GPU is there" if has_gpu else ""), remedy)
+        yield Finding(
+            "device", verdict, "torch is not installed" + (", a GPU is there" if is_gpu_there else ""), remedy
+        )
         return
     import torch  # an extra; the doctor only asks it what it sees
 
-    if has_gpu and not torch.cuda.is_available():
+    if is_gpu_there and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
         yield Finding(
             "device",
             "blocker" if needs_images else "warning",
@@ -142,7 +145,13 @@ def _device(project: Project) -> Iterator[Finding]:
             "install a driver for torch's CUDA version, or torch for the driver's",
         )
     else:
-        yield Finding("device", "ok", f"torch {torch_version}, {'cuda' if torch.cuda.is_available() else 'cpu'}")
+        yield Finding("device", "ok", f"torch {torch_version}, {_torch_device(torch)}")
+
+
+def _torch_device(torch: Any) -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _cohorts(project: Project) -> Iterator[Finding]:

@@ -12,11 +12,17 @@ from contextlib import contextmanager
 
 import dagster as dg
 
+from crsbench_assets.config.machine import has_gpu
 from crsbench_assets.storage.files import locked
 from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout
 
-POOL_LIMITS = {"gpu": 1, "publish": 1}
-"""Pools that differ from the default limit of dagster.yaml; set once, then the user's."""
+
+def pool_limits() -> dict[str, int]:
+    """Return the pools that differ from the default limit of dagster.yaml; set once, then the user's.
+
+    Without a GPU, extraction is work for processors like any other.
+    """
+    return {"publish": 1} | ({"gpu": 1} if has_gpu() else {})
 
 
 def environment(layout: HomeLayout) -> dict[str, str]:
@@ -32,7 +38,7 @@ def open_instance(layout: HomeLayout) -> Iterator[dg.DagsterInstance]:
     with locked(layout.dagster / ".crsbench.lock"):
         instance = dg.DagsterInstance.get()
         known = {info.name for info in instance.event_log_storage.get_pool_limits()}
-        for pool, limit in POOL_LIMITS.items():
+        for pool, limit in pool_limits().items():
             if pool not in known:
                 instance.event_log_storage.set_concurrency_slots(pool, limit)
     with instance:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from crsbench_assets.probes.logistic import LogisticFit, fit_logistic
+from crsbench_assets.probes.logistic import Design, LogisticFit, fit_logistic
 
 if TYPE_CHECKING:
     import numpy as np
@@ -152,13 +152,14 @@ def _fit_subset(
         fit = fit_logistic(features, np.searchsorted(present, target), present.size, inputs.c)
         weights[present], intercept[present] = fit.weights, fit.intercept
         return [_fitted(SOFTMAX, fit, inputs.gap)], weights, intercept
+    everyone = Design(features)
     for j, name in enumerate(inputs.classes):
         known = labels[:, j] >= 0
         target = labels[known, j].astype(np.int64)
         if np.unique(target).size < 2:
             rows.append(_unfitted(name, "one_class_train"))
             continue
-        fit = fit_logistic(features[known], target, 1, inputs.c)
+        fit = fit_logistic(everyone if known.all() else Design(features[known]), target, 1, inputs.c)
         weights[j], intercept[j] = fit.weights[0], fit.intercept[0]
         rows.append(_fitted(name, fit, inputs.gap))
     return rows, weights, intercept

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,11 +51,25 @@ class LogisticFit:
     solver: str
 
 
-def fit_logistic(features: NDArray[np.float64], target: NDArray[np.int64], n_outputs: int, c: float) -> LogisticFit:
+@dataclass(frozen=True)
+class Design:
+    """Standardised features, float64 (n, d), and what several labels fitted on them share."""
+
+    features: NDArray[np.float64]
+
+    @cached_property
+    def row_space(self) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """See :func:`row_space`."""
+        return row_space(self.features)
+
+
+def fit_logistic(
+    design: Design | NDArray[np.float64], target: NDArray[np.int64], n_outputs: int, c: float
+) -> LogisticFit:
     """Return the probe that minimises the objective.
 
     Args:
-        features: float64 (n, d), standardised.
+        design: float64 (n, d), standardised; as a :class:`Design` where several fits share them.
         target: int (n,): for one output 0 or 1, both present; for k outputs the class 0..k-1, all present.
         n_outputs: 1 for an independent logistic unit, k >= 2 for softmax with k weight vectors whose intercepts
             sum to 0.
@@ -65,12 +80,14 @@ def fit_logistic(features: NDArray[np.float64], target: NDArray[np.int64], n_out
     """
     import numpy as np
 
+    design = design if isinstance(design, Design) else Design(design)
+    features = design.features
     present = np.unique(target)
     if present.size != max(2, n_outputs):
         raise ValueError(f"{n_outputs} output(s) but {present.size} value(s) of the target")
     # two softmax vectors of which one is minus the other pay half the penalty of one vector of twice their length
     effective_c = 2.0 * c if n_outputs == 2 else c
-    reduced, basis = row_space(features)
+    reduced, basis = design.row_space
     coefficients = reduced.shape[1] * (1 if n_outputs <= 2 else n_outputs)
     solvers = ("newton-cholesky", "lbfgs") if coefficients <= NEWTON_MAX_COEFFICIENTS else ("lbfgs", "newton-cg")
     best: LogisticFit | None = None

@@ -7,6 +7,7 @@ functions (``embeddings``, ``probes``, ``metrics``, ``aggregates``).
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from crsbench_assets.metrics.records import Record, measure_records
 from crsbench_assets.probes.fit import ProbeInputs, fit_cell
 from crsbench_assets.worker.cohort_stages import LEFT_OUT
 from crsbench_assets.worker.context import StageContext, StageOutput
+
+PROGRESS_S = 2.0
+"""Seconds between two lines of progress; each is a row of Dagster's log."""
 
 NO_EFFECT = "no_effect"
 UNCHANGED_SHARE = 0.01
@@ -104,10 +108,14 @@ def probe(context: StageContext) -> StageOutput:
     )
     n_fits = len(inputs.fraction_sizes)
     done: list[tuple[int, float]] = []
+    told = time.monotonic()
 
     def on_fit(seed: int, fraction: float) -> None:
+        nonlocal told
         done.append((seed, fraction))
-        context.progress(f"{len(done)} of {n_fits} fits")
+        if time.monotonic() - told > PROGRESS_S or len(done) == n_fits:
+            told = time.monotonic()
+            context.progress(f"{len(done)} of {n_fits} fits")
 
     fits, predictions = fit_cell(inputs, on_fit=on_fit)
     return StageOutput({"probe_fits": fits, "predictions": predictions})

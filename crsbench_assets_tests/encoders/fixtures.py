@@ -37,5 +37,5 @@ def loaded(encoder_id: str) -> ImageEncoder:
     return load_encoder(card(encoder_id))
 
 
-def noise_images(n: int, px: int = 96) -> np.ndarray:
+def noise_images(n: int, px: int = 64) -> np.ndarray:
     return np.random.default_rng(0).random((n, 3, px, px), dtype=np.float32)

@@ -91,7 +91,7 @@ def test_cards_say_what_they_are():
         assert (found.id, found.kind, found.role) == (encoder_id, "baseline", "control")
     identities = [card(encoder_id).identity for encoder_id in ALL]
     assert all(a != b for i, a in enumerate(identities) for b in identities[:i])
-    assert {card(e).preprocessing.input_px for e in ALL} == {96}
+    assert {card(e).preprocessing.input_px for e in ALL} == {64}
 
 
 def _message(broken, device="cpu"):

@@ -33,15 +33,15 @@ from crsbench_assets_tests.fixtures import (
 ALPHA, BETA, COHORT = ("alpha", DATASET), ("beta", DATASET), (DATASET,)
 
 GOLDEN = {
-    "images": "aa75ace55d7a4210b6da0611db72cacb",
+    "images": "0f225367d10fc97720f566447201149b",
     "splits": "b6297134101d5f34637e8e4ef41d11ad",
     "dataset_statistics": "9ea9c8c785940b95faecbf055b2092c3",
-    "embeddings": "fd851f4b0ec24fff1bbe3e26739bf43c",
+    "embeddings": "faa4601a75b44b47c5b0fe365e23843c",
     "probe_fits": "9bc62a5f89bde4049c8791a3a27b2802",
     "predictions": "96d0d4462cc3f271e2bd5000cda57399",
     "reliability_bins": "41314102cc523eec25c09784a9fcbc92",
     "label_metrics": "7879989e0445b2979f9fe2ef1c613e45",
-    "run_records": "798c482cd944d26886af9630f9cc900f",
+    "run_records": "279f0dc54cf6e3809f0ce733f7231cca",
     "seed_aggregates": "c41b0e4d0a8534d09f9d26417fdd23bd",
     "cell_axes": "b59c9863965cb8bafd76887c4b8594a6",
 }
