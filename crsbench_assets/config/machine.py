@@ -1,7 +1,7 @@
 """What this machine has, as far as settings depend on it.
 
-What lives here: whether there is a GPU, without importing a library that could use it. What stays out: whether torch can
-(``operations.doctor``).
+What lives here: whether there is a GPU, without importing a library that could use it. What stays out: whether torch
+can (``operations.doctor``).
 """
 
 from __future__ import annotations

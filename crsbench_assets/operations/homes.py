@@ -30,7 +30,7 @@ concurrency:
   runs:
     max_concurrent_runs: {n_runs}
   pools:
-    default_limit: {n_runs}   # publish, and gpu where there is one, are limited to 1: `dagster instance concurrency set gpu N`
+    default_limit: {n_runs}   # publish and, with a GPU, gpu: 1 (`dagster instance concurrency set gpu N`)
     granularity: op
 run_monitoring:
   enabled: true

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from crsbench_assets.config.cards import PRIMARY, DatasetCard
+from crsbench_assets.config.layouts import ISIC2019_METADATA as METADATA
+from crsbench_assets.config.layouts import ISIC2019_TRUTH as TRUTH
 from crsbench_assets.data.cohort import Cohort, read_cohorts
-from crsbench_assets.data.sources.isic2019 import IMAGES, METADATA, TRUTH
+from crsbench_assets.data.sources.isic2019 import IMAGES
 from crsbench_assets_tests.data.layouts import card_of, content, refusal, rewrite_table, write_image, write_table
 
 CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")

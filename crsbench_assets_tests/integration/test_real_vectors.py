@@ -44,9 +44,9 @@ vectors: {{my-cohort: [{data}/{id}_pca256.parquet]}}
 ENCODERS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 
 
-def crsbench(*arguments: str) -> str:
+def crsbench(*arguments: str, timeout: float = 400) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "crsbench_assets.cli", *arguments], capture_output=True, text=True, timeout=400
+        [sys.executable, "-m", "crsbench_assets.cli", *arguments], capture_output=True, text=True, timeout=timeout
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
