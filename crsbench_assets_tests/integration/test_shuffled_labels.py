@@ -1,7 +1,7 @@
 """Intervals of an encoder that knows nothing: over shuffled labels they cover 0.5 as often as they say.
 
-The control is a randomly initialised network on drawn lesions; labels are shuffled by group, so images of one lesion keep
-one label, and every shuffle is probed and measured as a cell is.
+The control is a randomly initialised network on drawn lesions; labels are shuffled by group, so images of one lesion
+keep one label, and every shuffle is probed and measured as a cell is.
 """
 
 from __future__ import annotations

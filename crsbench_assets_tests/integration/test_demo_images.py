@@ -1,0 +1,82 @@
+"""The demo panel: drawn images in official layouts through real pretrained encoders to a leaderboard."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from crsbench_assets.storage.project import open_project
+from crsbench_assets_tests.integration.test_real_vectors import crsbench
+
+pytestmark = pytest.mark.slow  # a hundred seconds of computation on two cores
+
+DEMO_LIMIT_S = 120
+"""What the project promises for two cores that have nothing else to do; printed, not asserted."""
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """The home, and what the command printed."""
+    home = tmp_path_factory.mktemp("demo") / "home"
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "crsbench_assets.cli", "demo", "--home", str(home)],
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    print(f"demo: {time.monotonic() - started:.0f} s (promised: {DEMO_LIMIT_S} s on two idle cores)")
+    assert done.returncode == 0, done.stdout + done.stderr
+    yield home, done.stdout
+
+
+def rows(home: Path, query: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(crsbench("sql", "--home", str(home), "--format", "json", query))
+    return found
+
+
+def test_five_candidates_are_ranked_and_two_controls_stand_beside(demo: tuple[Path, str]) -> None:
+    home, printed = demo
+    board = rows(home, "SELECT rank, encoder_id, role, status, crs FROM leaderboard")
+    candidates = [row for row in board if row["role"] == "candidate"]
+    assert sorted(row["rank"] for row in candidates) == [1, 2, 3, 4, 5]
+    assert {row["encoder_id"] for row in board if row["rank"] is None} == {"handcrafted", "random_vit"}
+    assert {row["status"] for row in board} == {"ok"} and all(row["crs"] is not None for row in board)
+    assert rows(home, "SELECT status, count(*) AS n FROM cells GROUP BY status") == [{"status": "ok", "n": 21}]
+    assert "images/s" in printed and "Leaderboard against panel demo-" in printed
+
+
+def test_everything_is_marked_synthetic(demo: tuple[Path, str]) -> None:
+    home, printed = demo
+    assert rows(home, "SELECT count(*) AS n FROM datasets WHERE NOT is_synthetic") == [{"n": 0}]
+    assert "Everything here is synthetic" in printed
+    assert all("drawn" in row["name"] for row in rows(home, "SELECT name FROM datasets"))
+
+
+def test_pretrained_encoders_see_more_than_the_random_control(demo: tuple[Path, str]) -> None:
+    home, _ = demo
+    query = "SELECT encoder_id, x_discrimination AS x FROM crs_scores"
+    found = {row["encoder_id"]: row["x"] for row in rows(home, query)}
+    assert found.pop("random_vit") <= min(found.values())
+
+
+def test_duplicates_and_views_of_one_lesion_stay_together(demo: tuple[Path, str]) -> None:
+    project = open_project(demo[0])
+    for dataset_id in ("demo-isic", "demo-aptos", "demo-cxr"):
+        assert project.lake.read("leakage_violations", (dataset_id,)).is_empty()
+        assert project.lake.read("quarantine", (dataset_id,)).is_empty()
+    images = project.lake.read("images", ("demo-aptos",))
+    twins = images.filter(pl.col("pixel_sha256").is_duplicated())
+    assert twins.height == 8 and twins.get_column("group_index").n_unique() == 4
+
+
+def test_a_second_demo_in_the_same_home_does_nothing(demo: tuple[Path, str]) -> None:
+    assert "Nothing to do" in crsbench("materialize", "--home", str(demo[0]))
