@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import timm
 import torch
-from timm.layers import BatchNormAct2d
+from timm.layers.norm_act import BatchNormAct2d
 from timm.models.efficientnet import EfficientNet
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
