@@ -199,7 +199,7 @@ def _repeat(project: Project, hasher: InputsHasher, stage: StageSpec, source: Pa
 def _extract(project: Project, key: PartitionKey, version: int) -> Frames:
     images = project.lake.read("images", (key[1],), ["image_id"])
     vectors = keyed_generator("fabricated vectors", *key, version).standard_normal((images.height, WIDTH), np.float32)
-    frame = images.with_columns(condition_id=pl.lit(CLEAN), vector=_lists(vectors))
+    frame = images.with_columns(condition_id=pl.lit(CLEAN), vector=_lists(vectors), is_unchanged=pl.lit(False))
     return {"embeddings": frame}
 
 

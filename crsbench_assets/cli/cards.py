@@ -53,7 +53,10 @@ def show_card(home: Path | None, kind: Kind, identifier: str) -> None:
 
 
 def add_card(home: Path | None, kind: Kind, card: str) -> None:
-    """Activate a catalogue card, or copy a file into the home; the home is opened with it before it counts."""
+    """Activate a catalogue card, or copy a file or a demo panel's card into the home.
+
+    The home is opened with it before it counts.
+    """
     layout = resolve_home(home)
     require_home(layout)
     own = {path.stem for path in home_card_files(layout.root, kind)}
@@ -61,9 +64,11 @@ def add_card(home: Path | None, kind: Kind, card: str) -> None:
         _activate(layout, kind, card, is_listed=card not in own)
         say(f"{card} is active.")
         return
-    source = Path(card)
+    of_panels = {path.stem: path for path in sorted((CATALOG / "panels").glob(f"*/{kind}/*.yaml"))}
+    source = of_panels.get(card, Path(card))
     if not source.is_file():
-        raise ConfigError(f"{card!r} is neither a catalogue card ({', '.join(catalog_ids(kind))}) nor a file.")
+        known = ", ".join((*catalog_ids(kind), *of_panels))
+        raise ConfigError(f"{card!r} is neither a card that comes with crsbench ({known}) nor a file.")
     identifier = read_card(MODELS[kind], source).id
     target = layout.root / kind / f"{identifier}.yaml"  # a home reads this suffix only
     is_new = not target.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
 import re
@@ -221,7 +222,10 @@ def test_without_a_home(crsbench: Command, tmp_path: Path, arguments: Arguments)
         (("sql", "SELECT * FROM read_csv('/etc/passwd')"), r"The query failed"),
         (("encoders", "show", "nobody"), r"There is no card 'nobody' among the encoders; known: alpha, beta, "),
         (("datasets", "show", "nothing"), r"There is no card 'nothing' among the datasets; known: aptos2019, "),
-        (("encoders", "add", "nobody"), r"'nobody' is neither a catalogue card \(biomedclip, .*\) nor a file"),
+        (
+            ("encoders", "add", "nobody"),
+            r"'nobody' is neither a card that comes with crsbench \(biomedclip, .*lite0, .*\) nor",
+        ),
         (("encoders", "retire", "nobody"), r"No active card describes the encoder 'nobody'"),
         (("encoders", "check", "nobody"), r"No active card describes the encoder 'nobody'"),
         (("datasets", "check", "nothing"), r"No active card describes the dataset 'nothing'"),
@@ -524,6 +528,22 @@ def test_a_retired_card_of_the_home_comes_back(crsbench: Command, tiny_home: Hom
     copied = Path(shutil.copy(card, tmp_path / "alpha.yaml"))
     assert crsbench("encoders", "add", copied, home=tiny_home).out.startswith("alpha is active: ")
     assert read_settings(tiny_home.settings).retired == ()
+
+
+def test_add_an_encoder_of_a_demo_panel(crsbench: Command, tiny_home: HomeLayout) -> None:
+    done = crsbench("encoders", "add", "efficientnet_lite0", home=tiny_home)
+    assert done.code == 0 and done.out.startswith("efficientnet_lite0 is active: "), done.out + done.err
+    copied = tiny_home.root / "encoders" / "efficientnet_lite0.yaml"
+    assert copied.read_bytes() == (CATALOG / "panels" / "demo" / "encoders" / copied.name).read_bytes()
+
+
+def test_a_demo_without_its_packages_names_them_and_makes_no_home(
+    crsbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("torch", "timm") else object())
+    said = sentence(crsbench("demo", home=HomeLayout(tmp_path / "home")))
+    assert "not installed (timm, torch)" in said and "pip install 'crsbench[encoders,demo]'" in said
+    assert not (tmp_path / "home").exists()
 
 
 def test_add_a_file(crsbench: Command, tiny_home: HomeLayout, tmp_path: Path) -> None:

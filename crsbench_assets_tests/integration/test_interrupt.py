@@ -73,6 +73,7 @@ def test_while_computing(due: HomeLayout, number: signal.Signals) -> None:
 def test_while_waiting_for_a_pool_slot(due: HomeLayout) -> None:
     with instance_of(due) as instance:
         storage = instance.event_log_storage
+        storage.set_concurrency_slots("gpu", 1)  # as on a machine with a GPU
         holder = create_run_for_test(instance, status=dg.DagsterRunStatus.STARTED, tags=process_tags())
         assert storage.claim_concurrency_slot("gpu", holder.run_id, "extract").is_claimed
         with started(due, "materialize") as command:

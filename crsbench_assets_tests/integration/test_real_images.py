@@ -39,7 +39,7 @@ source:
   columns: {image_id: image_id, class_column: label, split: split, path: file}
 """
 
-ENCODERS = ("efficientnet_lite0", "random_vit", "handcrafted")
+ENCODERS = ("efficientnet_lite0", "efficientnet_lite0_mid", "random_vit", "handcrafted")
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +90,17 @@ def difference(project: Project, first: str, second: str) -> Interval:
     return percentile_interval(replicates(project, first) - replicates(project, second))
 
 
-def test_a_pretrained_encoder_reads_the_radiographs(radiographs: Project) -> None:
+def test_pretrained_weights_read_the_radiographs(radiographs: Project) -> None:
+    """The weights tell more than the random control does: seen where 80 dimensions meet 3,855 images.
+
+    At 1,280 dimensions the protocol's fixed C overfits them (docs/protocol.md), so the last stage alone does not show it.
+    """
     found = {encoder_id: round(clean_auroc(radiographs, encoder_id), 4) for encoder_id in ENCODERS}
-    intervals = {other: difference(radiographs, "efficientnet_lite0", other) for other in ENCODERS[1:]}
-    print(f"macro AUROC, clean, all labels: {found}; efficientnet_lite0 less the others: {intervals}")
+    differences = {name: difference(radiographs, name, "random_vit") for name in ENCODERS if name != "random_vit"}
+    print(f"macro AUROC, clean, all labels: {found}; less random_vit: {differences}")
     assert found["efficientnet_lite0"] >= 0.85
+    low = differences["efficientnet_lite0_mid"].low
+    assert low is not None and low > 0
 
 
 def test_the_declared_duplicates_are_together(radiographs: Project) -> None:

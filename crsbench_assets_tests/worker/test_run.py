@@ -319,7 +319,7 @@ def test_the_pointer_of_a_stage_that_is_put_last_is_the_commit(computed: Project
 def test_progress_and_provenance(computed: Project) -> None:
     said: list[str] = []
     result = run_stage(computed, stage_named("probe"), ALPHA, run_id="run-9", progress=said.append)
-    assert said == [f"{i} of 4 fits" for i in range(1, 5)]
+    assert said[-1] == "4 of 4 fits", "one line in two seconds, and one at the end"
     assert {pointer.run_id for pointer in result.pointers.values()} == {"run-9"}
     names = {"code version", "protocol", "dataset card", *stage_named("probe").reads}
     assert set(result.pointers["predictions"].inputs) == names
