@@ -93,7 +93,7 @@ def difference(project: Project, first: str, second: str) -> Interval:
 def test_pretrained_weights_read_the_radiographs(radiographs: Project) -> None:
     """The weights tell more than the random control does: seen where 80 dimensions meet 3,855 images.
 
-    At 1,280 dimensions the protocol's fixed C overfits them (docs/protocol.md), so the last stage alone does not show it.
+    At 1,280 dimensions the protocol's fixed C overfits them (docs/protocol.md), so the last stage does not show it.
     """
     found = {encoder_id: round(clean_auroc(radiographs, encoder_id), 4) for encoder_id in ENCODERS}
     differences = {name: difference(radiographs, name, "random_vit") for name in ENCODERS if name != "random_vit"}
