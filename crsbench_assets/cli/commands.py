@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +59,13 @@ def demo(home: Path | None, panel: str) -> None:
     install_panel(layout, panel)
     write_cohorts(layout, panel, say)
     project = open_project(layout.root)
-    has_failed = _materialize(project, Selection())
-    has_failed |= _freeze(layout.root, panel)
+    frozen: list[str] = []
+    # frozen between cells and scores, which are then computed once
+    has_failed = _materialize(project, Selection(), lambda: frozen.append(_freeze_panel(project, panel)))
+    if frozen:
+        show_leaderboard(project)
+    else:
+        has_failed |= _freeze(layout.root, panel)
     say("Everything here is synthetic: it shows how crsbench works and says nothing about any real encoder.")
     say(f"Home: {layout.root}")
     say(f"Warehouse: {layout.warehouse}")
@@ -146,8 +151,8 @@ def materialize_command(
         raise typer.Exit(1)
 
 
-def _materialize(project: Project, selection: Selection) -> bool:
-    """Compute and report; return whether anything failed."""
+def _materialize(project: Project, selection: Selection, before_scores: Callable[[], None] = lambda: None) -> bool:
+    """Compute and report; return whether anything failed. ``before_scores`` is called once all cells are computed."""
     from crsbench_assets.cli.materialize import check_selection, materialize, nothing_due, report_blocked
     from crsbench_assets.storage.warehouse import is_published
 
@@ -161,7 +166,7 @@ def _materialize(project: Project, selection: Selection) -> bool:
         n_failed = sum(task.state == FAILED and selection.has(task.stage.grain, task.key) for task in before.tasks)
         say(f"Nothing to do: {n_current} partitions are current{f', {n_failed} failed' if n_failed else ''}.")
         return n_failed > 0
-    outcome = materialize(project, selection)
+    outcome = materialize(project, selection, before_scores)
     say(f"Computed {len(outcome.finished)} partition(s), {len(outcome.failed)} failed.")
     for label, sentence in outcome.failed:
         say(f"failed: {label}: {sentence}")
@@ -268,9 +273,18 @@ def freeze(home: Path | None, name: str) -> None:
 def _freeze(home: Path | None, name: str) -> bool:
     """Freeze a panel, score against it and show the leaderboard; return whether anything failed."""
     from crsbench_assets.cli.materialize import Selection
-    from crsbench_assets.operations.panels import freeze_panel
 
     project = open_project(home)
+    _freeze_panel(project, name)
+    has_failed = _materialize(project, Selection(tables=frozenset({"crs_scores"})))
+    show_leaderboard(project)
+    return has_failed
+
+
+def _freeze_panel(project: Project, name: str) -> str:
+    """Freeze a panel, say who is in it, and return its id."""
+    from crsbench_assets.operations.panels import freeze_panel
+
     frozen = freeze_panel(project, name)
     say(
         f"{'Froze' if frozen.is_new else 'Already frozen:'} panel {frozen.panel.panel_id} with "
@@ -281,9 +295,7 @@ def _freeze(home: Path | None, name: str) -> bool:
             f"left out, because a cell of it has no result or lacks an axis: {encoder_id} (see `SELECT dataset_id, "
             f"axis, reason FROM cell_axes WHERE encoder_id = '{encoder_id}' AND variant = 'primary' AND value IS NULL`)"
         )
-    has_failed = _materialize(project, Selection(tables=frozenset({"crs_scores"})))
-    show_leaderboard(project)
-    return has_failed
+    return str(frozen.panel.panel_id)
 
 
 def show_leaderboard(project: Project) -> None:

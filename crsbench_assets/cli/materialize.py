@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -93,8 +93,10 @@ def check_selection(project: Project, selection: Selection) -> None:
         raise CrsbenchError(f"No stage computes a table {table!r}; known: {', '.join(sorted(STAGE_OF_TABLE))}.")
 
 
-def materialize(project: Project, selection: Selection) -> Outcome:
+def materialize(project: Project, selection: Selection, before_scores: Callable[[], None] = lambda: None) -> Outcome:
     """Compute what is due, wave by wave, then score and publish; print what happens.
+
+    ``before_scores`` is called between cells and scores.
 
     Raises:
         CrsbenchError: an unknown id, or a home that cannot be written.
@@ -109,6 +111,7 @@ def materialize(project: Project, selection: Selection) -> Outcome:
         cells = _units(plan(project), selection, "cell")
         ready = without_failed_datasets(cells, [label for label, _ in outcome.failed])
         pool.compute(ready, registry_hash, selection.force, outcome, "cells")
+        before_scores()
         pooled = [table for stage in selection.stages("whole") for table in stage.tables]
         if pooled:
             unit = Unit("whole", (), (*pooled, "warehouse"))

@@ -273,7 +273,7 @@ def test_a_failed_partition_is_the_end_of_demo_and_freeze(
     monkeypatch.setattr(commands, "_materialize", lambda *_: True)
     done = crsbench("panel", "freeze", "base", home=computed_home)
     assert done.code == 1 and "Leaderboard against panel" in done.out
-    monkeypatch.setattr(commands, "_freeze", lambda *_: False)
+    monkeypatch.setattr(commands, "_freeze", lambda *_: False)  # nothing was frozen on the way either
     assert crsbench("demo", "--home", tmp_path / "demo").code == 1
 
 
