@@ -12,7 +12,7 @@ from typing import Any, Literal
 import typer
 
 from crsbench_assets.cli.display import console, say, say_json, show_rows
-from crsbench_assets.config.cards import DatasetCard, EncoderCard
+from crsbench_assets.config.cards import PRIMARY, DatasetCard, EncoderCard
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.registry import CATALOG, catalog_ids, home_card_files, read_card
 from crsbench_assets.storage.files import replace_bytes, storage_errors
@@ -159,7 +159,9 @@ def check_dataset(home: Path | None, identifier: str) -> None:
     splits, violations, quarantine = split["splits"], split["leakage_violations"], index["quarantine"]
     counts = splits.group_by("seed", "split").len("n_images").sort("seed", "split")
     show_rows(counts.columns, counts.rows(), title=f"{identifier}: images per seed and split")
-    left_out = splits.filter(splits["reason"].is_not_null()).unique(["image_id"]).sort("image_id")
+    unusable = quarantine.filter(quarantine["source_id"] == PRIMARY)["image_id"].to_list()
+    not_split = splits.filter(splits["reason"].is_not_null()).unique(["image_id"]).sort("image_id")
+    left_out = not_split.filter(~not_split["image_id"].is_in(unusable))
     for row in left_out.iter_rows(named=True):
         say(f"in no split: {row['image_id']}: {row['reason']}")
     for row in quarantine.iter_rows(named=True):

@@ -7,7 +7,6 @@ loads what a card names (``encoders``, ``data.sources``).
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -30,6 +29,11 @@ PRIMARY = "primary"
 def _as_list(value: object) -> object:
     """Let one file be written without the brackets of a list."""
     return (value,) if isinstance(value, str) else value
+
+
+def _as_range(value: object) -> object:
+    """Let a range be written without quotes: YAML reads 0_1 and 0_255 as octal numbers."""
+    return {0o1: "0_1", 0o255: "0_255"}.get(value, value) if isinstance(value, int) else value
 
 
 class _Card(BaseModel):
@@ -63,7 +67,7 @@ class Preprocessing(_Card):
     interpolation: Literal["bilinear", "bicubic", "lanczos"]
     antialias: bool
     channels: Literal["rgb", "gray_to_rgb"] = "rgb"
-    value_range: Literal["0_1", "0_255"] = "0_1"
+    value_range: Annotated[Literal["0_1", "0_255"], BeforeValidator(_as_range)] = "0_1"
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
@@ -191,11 +195,6 @@ class Source(_Card):
     def has_images(self) -> bool:
         """Whether there are image files: in every official layout, and where a manifest has a column of paths."""
         return self.columns.path is not None if self.layout == "manifest" else self.layout != "synthetic"
-
-    @property
-    def image_root(self) -> str | None:
-        """Folder that the paths of images start at: ``root``, else the manifest's folder."""
-        return self.root or (str(PurePath(self.manifest).parent) if self.manifest else None)
 
     @model_validator(mode="after")
     def _layout_has_its_fields(self) -> Source:

@@ -23,6 +23,8 @@ def mimic_cxr_table(name: str) -> tuple[str, str]:
     return f"mimic-cxr-2.0.0-{name}.csv.gz", f"mimic-cxr-2.0.0-{name}.csv"
 
 
+_CHEXPERT_PARTS = (*CHEXPERT_TABLES, "train", "valid")
+
 _LABEL_FILES: dict[str, tuple[str, ...]] = {
     "isic2019": (ISIC2019_TRUTH, ISIC2019_METADATA),
     "aptos2019": (APTOS2019_LABELS,),
@@ -31,6 +33,19 @@ _LABEL_FILES: dict[str, tuple[str, ...]] = {
     ),
     "mimic_cxr": tuple(path for name in ("metadata", "split", "chexpert") for path in mimic_cxr_table(name)),
 }
+
+
+def image_root(source: Source) -> str | None:
+    """Return the folder that the paths of a source's images start at.
+
+    ``root``, else the manifest's folder. Of CheXpert the folder of the release, whether the root is it or holds it, so
+    that paths are the same for both.
+    """
+    base = source.root or (str(Path(source.manifest).parent) if source.manifest else None)
+    if source.layout != "chexpert" or base is None or any((Path(base) / name).exists() for name in _CHEXPERT_PARTS):
+        return base
+    inner = [Path(base) / name for name in CHEXPERT_FOLDERS if (Path(base) / name).is_dir()]
+    return str(inner[0]) if len(inner) == 1 else base
 
 
 def label_files(source: Source) -> list[Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from crsbench_assets.config.yaml_files import parse_model, read_yaml
 
@@ -22,7 +22,8 @@ class Agreement(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     accepted_by: str
-    accepted_on: str
+    accepted_on: Annotated[str, BeforeValidator(str)]
+    """Any date; YAML makes one of 2026-01-31 itself."""
 
 
 class Settings(BaseModel):

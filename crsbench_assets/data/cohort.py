@@ -40,7 +40,7 @@ class Cohort:
             ``image_ids``; a row whose file is absent or outside the root is, because it takes part in the draw of the
             splits: repairing its file later moves no other image.
         paths: n paths of image files relative to ``root``, with ``/``; None for a cohort without images.
-        root: the source's ``image_root``; None for a cohort without images.
+        root: as ``config.layouts.image_root`` finds it; None for a cohort without images.
     """
 
     image_ids: list[str]

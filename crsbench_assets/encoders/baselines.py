@@ -80,6 +80,7 @@ class HandcraftedFeatures:
     """Colour and texture statistics of each image by itself; see :func:`handcrafted_features`."""
 
     dim = N_HANDCRAFTED
+    is_on_processor = True
 
     def encode(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
         """See :class:`crsbench_assets.encoders.networks.ImageEncoder`; the batch changes not one bit."""

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from crsbench_assets.config.cards import PRIMARY, DatasetCard, EncoderCard
 from crsbench_assets.config.errors import ConfigError, StorageError
 from crsbench_assets.config.ids import CLEAN
+from crsbench_assets.config.layouts import image_root
 from crsbench_assets.data.integrity import HASH_LENGTH
 from crsbench_assets.encoders.networks import ImageEncoder, load_encoder
 from crsbench_assets.images.canonical import canonical
@@ -130,7 +131,7 @@ class ImageVectors:
             for source, image, path, sha256 in with_files.select(_JOB_COLUMNS).iter_rows():
                 conditions.setdefault((source, image), []).append(condition)
                 files[source, image] = (path, sha256)
-        roots = {source_id: source.image_root for source_id, source in self._dataset.sources.items()}
+        roots = {source_id: image_root(source) for source_id, source in self._dataset.sources.items()}
         return [
             _Job(
                 source, image, Path(str(roots[source])) / files[source, image][0], files[source, image][1], tuple(names)
@@ -157,15 +158,22 @@ class ImageVectors:
         vectors: list[NDArray[np.float32]] = []
         unchanged: list[bool] = []
         waiting: list[NDArray[np.float32]] = []
-        for prepared, same in self._prepared(jobs):
-            waiting += prepared
-            unchanged += same
-            while len(waiting) >= self._machine.batch_size:
-                batch, waiting = waiting[: self._machine.batch_size], waiting[self._machine.batch_size :]
-                vectors.append(network.encode(np.stack(batch)))
-            yield 1, None
-        if waiting:
-            vectors.append(network.encode(np.stack(waiting)))
+        size, n_passes = self._machine.batch_size, self._machine.n_threads if network.is_on_processor else 1
+        # several passes at once, each on one core: a pass on several cores sums in another order, and takes longer
+        with ThreadPoolExecutor(n_passes) as pool:
+            running: deque[Future[NDArray[np.float32]]] = deque()
+            for prepared, same in self._prepared(jobs):
+                waiting += prepared
+                unchanged += same
+                while len(waiting) >= size:
+                    batch, waiting = waiting[:size], waiting[size:]
+                    running.append(pool.submit(network.encode, np.stack(batch)))
+                    if len(running) > n_passes:
+                        vectors.append(running.popleft().result())
+                yield 1, None
+            if waiting:
+                running.append(pool.submit(network.encode, np.stack(waiting)))
+            vectors += [future.result() for future in running]
         part = _Part(np.concatenate(vectors), np.array(unchanged, dtype=np.bool_))
         if path is not None:
             _write_part(path, part)
@@ -235,7 +243,7 @@ def _read_part(path: Path) -> _Part | None:
     try:
         with np.load(path, allow_pickle=False) as kept:
             return _Part(kept["vectors"], kept["unchanged"])
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None  # absent, or cut off while it was written: computed again
 
 

@@ -23,6 +23,9 @@ class ImageEncoder(Protocol):
     dim: int
     """Width d of a vector."""
 
+    is_on_processor: bool
+    """Whether passes run on the processor's cores, one each, so that several at once are faster."""
+
     def encode(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the vectors of a batch.
 

@@ -45,6 +45,7 @@ class TimmEncoder:
 
     def __init__(self, network: Any, embedding: Embedding, device: torch.device) -> None:
         self.dim = embedding.dim
+        self.is_on_processor = device.type == "cpu"
         # on a processor, both together make convolutions nearly twice as fast; the vectors differ by rounding
         folded = with_folded_norms(network.eval().requires_grad_(False))
         self._network = folded.to(device, memory_format=torch.channels_last)
@@ -53,12 +54,14 @@ class TimmEncoder:
 
     def encode(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
         """See :class:`crsbench_assets.encoders.networks.ImageEncoder`."""
-        n, step = len(batch), SLICE if self._device.type == "cpu" else max(1, len(batch))
+        n, step = len(batch), SLICE if self.is_on_processor else max(1, len(batch))
         parts = [self._encode(batch[start : start + step]) for start in range(0, n, step)]
         return np.concatenate(parts) if parts else np.zeros((0, self.dim), dtype=np.float32)
 
     def _encode(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
         # TF32 keeps 10 bits of the mantissa, and a benchmarked algorithm may differ from one run to the next.
+        if self.is_on_processor:
+            torch.set_num_threads(1)  # with more, sums are made in another order: cores are used by several passes
         exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
         with torch.inference_mode(), exact:
             output = self._output(torch.tensor(np.ascontiguousarray(batch), device=self._device))
@@ -125,7 +128,15 @@ def network_encoder(
             f"encoder {card.id!r}: its network has {n_blocks} blocks, and its card has embedding.n_blocks "
             f"{card.embedding.n_blocks} and embedding.block {block}: correct the card."
         )
-    network.load_state_dict(weights, strict=True)
+    try:
+        network.load_state_dict(weights, strict=True)
+    except RuntimeError as error:
+        assert card.weights is not None  # load_encoder looked
+        raise ConfigError(
+            f"encoder {card.id!r}: the weights in {card.weights.file} are not those of {card.weights.hub_id} "
+            f"({len(str(error).splitlines()) - 1} kind(s) of difference in names or shapes): correct weights.hub_id or "
+            "weights.file."
+        ) from None
     return TimmEncoder(network, card.embedding, device)
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 MIN_SIDE_PX = 16
 """Shortest side that is accepted; a smaller image holds no texture that a corruption could act on."""
@@ -88,6 +88,8 @@ def decode(data: bytes) -> NDArray[np.uint8]:
         pixels = _decoded(data)
     except (ImageFault, MemoryError):
         raise
+    except UnidentifiedImageError as error:  # its own words name an address in memory
+        raise ImageFault("unreadable", f"it is no image of the formats {', '.join(FORMATS)}") from error
     except Exception as error:  # decoders meet damaged bytes with any of a dozen exceptions
         raise ImageFault("unreadable", " ".join(str(error).split()) or type(error).__name__) from error
     height, width = pixels.shape[:2]

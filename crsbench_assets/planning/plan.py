@@ -211,9 +211,10 @@ class _Planner:
                     return why, "no_access"
         if stage.name == "extract" and registry.encoders[key[0]].kind in IMAGE_KINDS:
             weights = registry.encoders[key[0]].weights
-            loader = weights.loader if weights else "none"
-            if loader not in LOADERS:
-                return f"encoder {key[0]!r}: this version has no loader {loader!r} yet", "not_available"
+            if weights is None:
+                return f"encoder {key[0]!r} reads images, and its card names no `weights`", "not_available"
+            if weights.loader not in LOADERS:
+                return f"encoder {key[0]!r}: this version has no loader {weights.loader!r} yet", "not_available"
         return None
 
     def _retired(self) -> tuple[CellState, ...]:

@@ -6,11 +6,12 @@ What lives here: reading cohorts and handing them to the pure functions of ``dat
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import polars as pl
 
-from crsbench_assets.config.cards import PRIMARY
+from crsbench_assets.config.cards import PRIMARY, DatasetCard
+from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.randomness import keyed_ranks
 from crsbench_assets.data import leakage, splits
 from crsbench_assets.data.cohort import Cohort, images_frame, read_cohorts
@@ -19,6 +20,9 @@ from crsbench_assets.data.statistics import dataset_statistics
 from crsbench_assets.worker.context import StageContext, StageOutput, require_source_unchanged
 
 LEFT_OUT = "left_out"
+
+SHOWN_FAULTS = 20
+"""Images whose fault stands in the sentence that refuses a cohort."""
 
 
 def index(context: StageContext) -> StageOutput:
@@ -32,9 +36,36 @@ def index(context: StageContext) -> StageOutput:
         left_out += [(source_id, *row) for row in cohort.left_out]
         left_out += [(source_id, c.image_id, c.reason, c.detail) for c in checks if c.reason is not None]
         frames.append(images_frame(context.dataset.id, source_id, cohort, checks, settings.group_salt))
+    images = pl.concat(frames)
+    require_usable(context.dataset, images, cohorts, left_out)
     schema = dict.fromkeys(("source_id", "image_id", "reason", "detail"), pl.String)
     quarantine = pl.DataFrame(left_out, schema=schema, orient="row")
-    return StageOutput({"quarantine": quarantine, "images": pl.concat(frames)})
+    return StageOutput({"quarantine": quarantine, "images": images})
+
+
+def require_usable(
+    card: DatasetCard,
+    images: pl.DataFrame,
+    cohorts: dict[str, Cohort],
+    left_out: Sequence[tuple[str, str, str, str | None]],
+) -> None:
+    """Check that every source has an image that can be used, and that every class of the cohort itself has one.
+
+    Raises:
+        ConfigError: naming each source and class without, and what is wrong with the files.
+    """
+    faults = []
+    for source_id, cohort in cohorts.items():
+        if not (images.get_column("source_id") == source_id).any():
+            faults.append(f"none of the {len(cohort.image_ids)} images of {source_id} can be used")
+    labels = images.filter(pl.col("source_id") == PRIMARY).get_column("labels")
+    if card.task != "multi_label" and not faults:
+        empty = [name for i, name in enumerate(card.classes) if not (labels.list.get(i) == 1).any()]
+        faults += [f"no image of class {name!r} can be used" for name in empty]
+    if faults:
+        shown = [f"{image_id}: {reason} ({detail})" for _, image_id, reason, detail in left_out[:SHOWN_FAULTS]]
+        more = f"; and {len(left_out) - SHOWN_FAULTS} more" if len(left_out) > SHOWN_FAULTS else ""
+        raise ConfigError(f"dataset {card.id!r}: {'; '.join(faults)}. Left out: {'; '.join(shown) or 'none'}{more}.")
 
 
 def _progress(context: StageContext, source_id: str) -> Callable[[int, int], None]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from crsbench_assets.config.cards import DatasetCard, EncoderCard
+from crsbench_assets.config.cards import DatasetCard, EncoderCard, Preprocessing
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.registry import read_card
 from crsbench_assets.config.yaml_files import parse_model, read_yaml
@@ -176,3 +177,11 @@ def test_a_description_is_no_part_of_the_identity() -> None:
     cohort = parse_model(DatasetCard, dataset_card(), "x")
     assert cohort.identity == parse_model(DatasetCard, dataset_card(description="better"), "x").identity
     assert cohort.identity != parse_model(DatasetCard, dataset_card(classes=["positive", "negative"]), "x").identity
+
+
+@pytest.mark.parametrize(("written", "expected"), [("0_255", "0_255"), ("0_1", "0_1"), ("'0_255'", "0_255")])
+def test_a_range_needs_no_quotes(written: str, expected: str) -> None:
+    """YAML 1.1 reads 0_255 as the octal number 173."""
+    card: dict[str, Any] = {"input_px": 8, "resize_px": 8, "resize_mode": "squash", "crop": "none", "antialias": True}
+    card |= {"interpolation": "bicubic", "mean": (0, 0, 0), "std": (1, 1, 1), "value_range": yaml.safe_load(written)}
+    assert Preprocessing.model_validate(card).value_range == expected

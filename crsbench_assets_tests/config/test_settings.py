@@ -96,3 +96,8 @@ def test_settings_without_a_salt_say_so(path: Path) -> None:
     path.write_text("protocol: crs-1\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="field 'group_salt' is missing"):
         read_settings(path)
+
+
+def test_a_date_needs_no_quotes(path: Path) -> None:
+    path.write_text("group_salt: s\nagreements: {a: {accepted_by: me, accepted_on: 2026-01-31}}\n", encoding="utf-8")
+    assert read_settings(path).agreements["a"].accepted_on == "2026-01-31"

@@ -173,3 +173,9 @@ def test_the_interface_imports_no_network_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_weights_of_another_network_are_one_sentence():
+    other = changed("efficientnet_lite0", "weights", hub_id="tf_efficientnet_lite1")
+    with pytest.raises(ConfigError, match=r"are not those of tf_efficientnet_lite1 .*: correct weights\.hub_id"):
+        load_encoder(other)

@@ -13,6 +13,7 @@ from PIL import Image
 
 import crsbench_assets.encoders.images as image_vectors
 from crsbench_assets.config.cards import EncoderCard
+from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.randomness import keyed_generator
 from crsbench_assets.encoders.networks import ImageEncoder, load_encoder
 from crsbench_assets.planning.stages import stage_named
@@ -116,7 +117,7 @@ class Failing:
     """An encoder that returns NaN for one image."""
 
     def __init__(self, encoder: ImageEncoder, bad: NDArray[np.float32]) -> None:
-        self.dim, self._encoder, self._bad = encoder.dim, encoder, bad
+        self.dim, self.is_on_processor, self._encoder, self._bad = encoder.dim, True, encoder, bad
 
     def encode(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
         found = self._encoder.encode(batch)
@@ -194,3 +195,27 @@ def test_a_moved_root_makes_nothing_stale(photos: HomeLayout, tmp_path: Path) ->
     moved = open_project(photos.root)
     assert {stage for stage, key in due(moved) if key == COHORT} == set()
     assert run_stage(moved, stage_named("extract"), ("first", "photos")).pointers["embeddings"].status == "ok"
+
+
+def test_indexing_again_finds_the_same(photos: HomeLayout) -> None:
+    (photos.root / "files" / "photos" / "photo10.png").write_bytes(b"no image")
+    project = open_project(photos.root)
+    first = run_stage(project, stage_named("index"), COHORT).pointers["quarantine"]
+    second = run_stage(project, stage_named("index"), COHORT).pointers["quarantine"]
+    assert first.n_rows == 1 and first.content_hash == second.content_hash
+    (detail,) = project.lake.read("quarantine", COHORT).get_column("detail")
+    assert "no image of the formats JPEG" in detail
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        (range(N_IMAGES), r"none of the 60 images of primary can be used.*photo00: unreadable.*; and 40 more"),
+        (range(1, N_IMAGES, 2), r"no image of class 'positive' can be used.*photo01: unreadable"),
+    ],
+)
+def test_a_cohort_or_class_without_a_usable_image_is_refused(photos: HomeLayout, broken: range, expected: str) -> None:
+    for i in broken:
+        (photos.root / "files" / "photos" / f"photo{i:02d}.png").write_bytes(b"x")
+    with pytest.raises(ConfigError, match=expected):
+        run_stage(open_project(photos.root), stage_named("index"), COHORT)

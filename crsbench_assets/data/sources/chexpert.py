@@ -12,12 +12,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from crsbench_assets.config.cards import DatasetCard, Source
-from crsbench_assets.config.layouts import CHEXPERT_FOLDERS, CHEXPERT_TABLES
+from crsbench_assets.config.layouts import CHEXPERT_FOLDERS, CHEXPERT_TABLES, image_root
 from crsbench_assets.config.settings import LabelPolicy
 from crsbench_assets.data.cohort import Cohort
 from crsbench_assets.data.labels import apply_policy
 from crsbench_assets.data.sources.tables import (
-    Faults,
     cohort_of,
     id_faults,
     official_root,
@@ -44,8 +43,10 @@ def read_chexpert(card: DatasetCard, source: Source, source_id: str, policy: Lab
     import polars as pl
 
     parent, faults = official_root(card, source, source_id)
-    inner = _inner_folder(parent, faults)
-    root = parent / inner
+    root = Path(str(image_root(source)))
+    if root == parent and len([name for name in CHEXPERT_FOLDERS if (parent / name).is_dir()]) > 1:
+        both = " and ".join(CHEXPERT_FOLDERS)
+        faults.add(f"it holds {both}, which are two cohorts; expected one: let the root name it")
     missing = [name for name in ("train", "valid") if not (root / name).is_dir()]
     faults.add(*(f"the folder {name} is missing" for name in missing))
     columns = ["Path", _VIEW, *card.classes]
@@ -69,19 +70,7 @@ def read_chexpert(card: DatasetCard, source: Source, source_id: str, policy: Lab
         groups=frontal.get_column("patient").to_list(),
         declared_split=[None] * frontal.height,
         labels=apply_policy(raw, policy),
-        paths=[inner + path for path in frontal.get_column("Path")],
-        root=None if missing else str(parent),
+        paths=frontal.get_column("Path").to_list(),
+        root=None if missing else str(root),
     )
     return cohort_of(card, faults, rows)
-
-
-def _inner_folder(parent: Path, faults: Faults) -> str:
-    """Return the way from ``parent`` to the official folder: blank where it is that folder itself, else ``NAME/``."""
-    if any((parent / name).exists() for name in (*CHEXPERT_TABLES, "train", "valid")):
-        return ""
-    inner = [f"{name}/" for name in CHEXPERT_FOLDERS if (parent / name).is_dir()]
-    if len(inner) > 1:
-        faults.add(
-            f"it holds {' and '.join(CHEXPERT_FOLDERS)}, which are two cohorts; expected one: let the root name it"
-        )
-    return inner[0] if inner else ""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from crsbench_assets.config.cards import DatasetCard, ManifestColumns, Source
 from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.layouts import image_root
 from crsbench_assets.config.settings import LabelPolicy
 from crsbench_assets.data.cohort import Cohort
 from crsbench_assets.data.labels import apply_policy
@@ -130,7 +131,7 @@ def _bad_splits(frame: pl.DataFrame, columns: ManifestColumns) -> list[str]:
 
 
 def _image_root(source: Source, faults: Faults) -> str | None:
-    root = Path(str(source.image_root))
+    root = Path(str(image_root(source)))
     if not root.is_dir():
         faults.add(f"the root {root} of its images is no folder")
         return None
