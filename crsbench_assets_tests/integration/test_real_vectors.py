@@ -16,9 +16,12 @@ import pytest
 
 DATA = Path(os.environ.get("CRSBENCH_REAL_VECTORS", Path(__file__).parents[3] / "shared" / "data" / "pneumoniamnist"))
 
-pytestmark = pytest.mark.skipif(
-    not (DATA / "labels.parquet").exists(), reason=f"the real vectors are not at {DATA}; set CRSBENCH_REAL_VECTORS"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (DATA / "labels.parquet").exists(), reason=f"the real vectors are not at {DATA}; set CRSBENCH_REAL_VECTORS"
+    ),
+]
 
 COHORT = """
 id: my-cohort
