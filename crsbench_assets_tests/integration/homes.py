@@ -330,8 +330,8 @@ def assert_nothing_hangs(layout: HomeLayout) -> None:
     sensor's tick and the retry look for it and submit it.
     """
     with instance_of(layout) as instance:
-        waits = [run for run in instance.get_runs() if run.status == dg.DagsterRunStatus.QUEUED or is_daemons(run)]
-        unfinished = [run for run in instance.get_runs() if not run.is_finished and run not in waits]
+        going = [run for run in instance.get_runs() if not run.is_finished]
+        unfinished = [run for run in going if run.status != dg.DagsterRunStatus.QUEUED and not is_daemons(run)]
         assert not unfinished, [(run.run_id, run.status, run.tags) for run in unfinished]
         storage = instance.event_log_storage
         for pool in storage.get_concurrency_keys():
