@@ -28,6 +28,7 @@ from crsbench_assets.config.cards import PRIMARY, DatasetCard, EncoderCard
 from crsbench_assets.config.errors import ConfigError, StorageError
 from crsbench_assets.config.ids import CLEAN
 from crsbench_assets.config.layouts import image_root
+from crsbench_assets.config.pace import Pace
 from crsbench_assets.data.integrity import HASH_LENGTH
 from crsbench_assets.encoders.networks import ImageEncoder, load_encoder
 from crsbench_assets.images.canonical import canonical
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 IMAGES_PER_PART = 256
 """Images of one part on disk: what a killed extraction loses at most."""
-
-PROGRESS_S = 2.0
 
 _JOB_COLUMNS = ("source_id", "image_id", "path", "file_sha256")
 
@@ -94,16 +93,15 @@ class ImageVectors:
         """See :class:`crsbench_assets.encoders.source.VectorSource`; computes all vectors."""
         jobs = self._jobs(wanted)
         network = load_encoder(self._encoder, self._machine.device)
-        n_done, started, told = 0, time.monotonic(), time.monotonic()
+        n_done, started, pace = 0, time.monotonic(), Pace()
         for start in range(0, len(jobs), IMAGES_PER_PART):
             part_jobs = jobs[start : start + IMAGES_PER_PART]
             for count, part in self._part(network, part_jobs):
                 n_done += count
                 if part is not None:
                     self._keep(part_jobs, part)
-                if time.monotonic() - told > PROGRESS_S or n_done == len(jobs):
-                    told = time.monotonic()
-                    progress(_progress_line(n_done, len(jobs), told - started))
+                if pace.is_due(n_done, len(jobs)):
+                    progress(_progress_line(n_done, len(jobs), time.monotonic() - started))
 
     def vectors(
         self, condition_id: str, image_ids: Sequence[str], labels: NDArray[np.int8]

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-from crsbench_assets.config.cards import IMAGE_KINDS, Source
+from crsbench_assets.config.cards import IMAGE_KINDS, PRIMARY, Source
 from crsbench_assets.config.errors import CrsbenchError
 from crsbench_assets.config.machine import has_gpu
 from crsbench_assets.config.yaml_files import read_yaml
@@ -157,9 +157,8 @@ def _torch_device(torch: Any) -> str:
 
 def _cohorts(project: Project) -> Iterator[Finding]:
     for card in project.registry.datasets.values():
-        sources = {card.id: card.source} | ({card.shift.id: card.shift.source} if card.shift else {})
-        for name, source in sources.items():
-            yield _cohort(name, source)
+        for source_id, source in card.sources.items():
+            yield _cohort(card.id if source_id == PRIMARY else source_id, source)
 
 
 def _cohort(name: str, source: Source) -> Finding:

@@ -7,7 +7,6 @@ functions (``embeddings``, ``probes``, ``metrics``, ``aggregates``).
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from crsbench_assets.aggregates.axes import cell_axes
 from crsbench_assets.aggregates.seeds import seed_aggregates
 from crsbench_assets.config.cards import PRIMARY
 from crsbench_assets.config.ids import CLEAN, shift_condition
+from crsbench_assets.config.pace import Pace
 from crsbench_assets.data.splits import TEST, TRAIN, VALIDATION, fraction_size
 from crsbench_assets.embeddings.extract import extract as extract_vectors
 from crsbench_assets.encoders.source import Machine, vector_source
@@ -27,9 +27,6 @@ from crsbench_assets.metrics.records import Record, measure_records
 from crsbench_assets.probes.fit import ProbeInputs, fit_cell
 from crsbench_assets.worker.cohort_stages import LEFT_OUT
 from crsbench_assets.worker.context import StageContext, StageOutput
-
-PROGRESS_S = 2.0
-"""Seconds between two lines of progress; each is a row of Dagster's log."""
 
 NO_EFFECT = "no_effect"
 UNCHANGED_SHARE = 0.01
@@ -108,13 +105,11 @@ def probe(context: StageContext) -> StageOutput:
     )
     n_fits = len(inputs.fraction_sizes)
     done: list[tuple[int, float]] = []
-    told = time.monotonic()
+    pace = Pace()
 
     def on_fit(seed: int, fraction: float) -> None:
-        nonlocal told
         done.append((seed, fraction))
-        if time.monotonic() - told > PROGRESS_S or len(done) == n_fits:
-            told = time.monotonic()
+        if pace.is_due(len(done), n_fits):
             context.progress(f"{len(done)} of {n_fits} fits")
 
     fits, predictions = fit_cell(inputs, on_fit=on_fit)

@@ -12,6 +12,7 @@ import polars as pl
 
 from crsbench_assets.config.cards import PRIMARY, DatasetCard
 from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.pace import Pace
 from crsbench_assets.config.randomness import keyed_ranks
 from crsbench_assets.data import leakage, splits
 from crsbench_assets.data.cohort import Cohort, images_frame, read_cohorts
@@ -69,8 +70,11 @@ def require_usable(
 
 
 def _progress(context: StageContext, source_id: str) -> Callable[[int, int], None]:
+    pace = Pace()
+
     def tell(n_done: int, n: int) -> None:
-        context.progress(f"{source_id}: {n_done:,} of {n:,} images looked at")
+        if pace.is_due(n_done, n):
+            context.progress(f"{source_id}: {n_done:,} of {n:,} images looked at")
 
     return tell
 
