@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from crsbench_assets.config.ids import ID_PATTERN, ID_RULE
 
@@ -29,6 +29,15 @@ PRIMARY = "primary"
 def _as_list(value: object) -> object:
     """Let one file be written without the brackets of a list."""
     return (value,) if isinstance(value, str) else value
+
+
+def _valid_id(value: str) -> str:
+    if not ID_PATTERN.fullmatch(value):
+        raise ValueError(ID_RULE)
+    return value
+
+
+CardId = Annotated[str, AfterValidator(_valid_id)]
 
 
 def _as_range(value: object) -> object:
@@ -108,7 +117,7 @@ class SyntheticCell(_Card):
 class EncoderCard(_Card):
     """One frozen encoder."""
 
-    id: str
+    id: CardId
     name: str
     kind: Literal["timm", "open_clip", "transformers", "module", "baseline", "synthetic", "precomputed"]
     role: Literal["candidate", "control"] = "candidate"
@@ -130,13 +139,6 @@ class EncoderCard(_Card):
     """``precomputed``: dataset id -> Parquet file or files of (image_id, condition_id, vector)."""
     cells: dict[str, SyntheticCell] = {}
     """``synthetic``: dataset id -> generator settings."""
-
-    @field_validator("id")
-    @classmethod
-    def _id_is_valid(cls, value: str) -> str:
-        if not ID_PATTERN.fullmatch(value):
-            raise ValueError(ID_RULE)
-        return value
 
     @model_validator(mode="after")
     def _kind_has_its_fields(self) -> EncoderCard:
@@ -208,7 +210,7 @@ class Source(_Card):
 class ShiftTarget(_Card):
     """A second source of the same labels: another institution, scored but never trained on."""
 
-    id: str
+    id: CardId
     name: str
     source: Source
     agreement: str | None = None
@@ -216,9 +218,7 @@ class ShiftTarget(_Card):
 
     @field_validator("id")
     @classmethod
-    def _id_is_valid(cls, value: str) -> str:
-        if not ID_PATTERN.fullmatch(value):
-            raise ValueError(ID_RULE)
+    def _is_no_source_of_ours(cls, value: str) -> str:
         if value == PRIMARY:
             raise ValueError(f"{PRIMARY!r} names the dataset's own images")
         return value
@@ -227,7 +227,7 @@ class ShiftTarget(_Card):
 class DatasetCard(_Card):
     """One dataset, with its shift target where it has one."""
 
-    id: str
+    id: CardId
     name: str
     version: str | None = None
     modality: Literal["dermoscopy", "fundus", "xray", "other"]
@@ -244,13 +244,6 @@ class DatasetCard(_Card):
     expected_n_images: int | None = None
     expected_n_positive: dict[str, int] | None = None
     is_synthetic: bool = False
-
-    @field_validator("id")
-    @classmethod
-    def _id_is_valid(cls, value: str) -> str:
-        if not ID_PATTERN.fullmatch(value):
-            raise ValueError(ID_RULE)
-        return value
 
     @field_validator("classes")
     @classmethod
