@@ -18,7 +18,7 @@ PORT ?= 3000
 	@$(PYTHON) -c 'import shutil, sys; free = shutil.disk_usage(".").free / 1e9; sys.exit(0 if free >= $(NEEDED_GB) else f"{free:.1f} GB of disk are free here; $(NEEDED_GB) GB are needed. Free space, then call again.")'
 	@echo "Installing crsbench into .venv with $(PYTHON); the first time takes a few minutes (torch is large)."
 	@$(PYTHON) -m venv .venv
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,encoders,demo]'
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,encoders,demo,report]'
 	@touch .venv/.stamp
 
 demo: .venv/.stamp   ## the demo panel, from cards to a leaderboard

@@ -32,6 +32,7 @@ from crsbench_assets.config.randomness import keyed_generator
 from crsbench_assets.planning.inputs import InputsHasher
 from crsbench_assets.planning.plan import pointers_for, upstream_contents
 from crsbench_assets.planning.stages import StageSpec, stage_named, stages_of
+from crsbench_assets.probes.calibrate import METHODS
 from crsbench_assets.storage.files import replace_json
 from crsbench_assets.storage.lake import POINTER_FILE, Provenance
 from crsbench_assets.storage.layout import HomeLayout, PartitionKey
@@ -45,6 +46,7 @@ N_DRAWN_DATASETS = 3
 N_IMAGES = 60
 WIDTH = 4
 CLASSES = ("healthy", "ill")
+N_REPLICATES = 10
 
 Frames = dict[str, pl.DataFrame]
 
@@ -224,7 +226,28 @@ def _probe(project: Project, key: PartitionKey, version: int) -> Frames:
     tested = splits.filter(pl.col("split") == "test").select("seed", "image_id").sort("seed", "image_id")
     logits = generator.standard_normal((tested.height, len(CLASSES)), np.float32)
     predictions = tested.with_columns(label_fraction=pl.lit(1.0), condition_id=pl.lit(CLEAN), logits=_lists(logits))
-    return {"probe_fits": fits, "predictions": predictions}
+    weights = _grid(
+        {"seed": protocol.seeds, "label_fraction": protocol.label_fractions, "class_name": CLASSES}
+    ).with_columns(
+        weights=pl.lit([0.0] * WIDTH, pl.List(pl.Float64)), intercept=pl.lit(0.0), reason=pl.lit(None, pl.String)
+    )
+    return {"probe_fits": fits, "probe_weights": weights, "predictions": predictions}
+
+
+def _calibrate(project: Project, key: PartitionKey, version: int) -> Frames:
+    """Draw refused calibrations: their metrics are those of the records."""
+    spec = TABLES["calibrated_records"]
+    nullable = {c.name: pl.lit(None, spec.polars_schema()[c.name]) for c in spec.columns if c.nullable}
+    rows = _grid({"method": METHODS, "seed": project.registry.protocol.seeds, "condition_id": [CLEAN]})
+    return {
+        "calibrated_records": rows.with_columns(**nullable).with_columns(
+            n=pl.lit(N_IMAGES // 5, pl.Int64),
+            n_val=pl.lit(N_IMAGES // 10, pl.Int64),
+            n_accepted=pl.lit(0, pl.Int64),
+            is_accepted=pl.lit(False),
+            refusal_reason=pl.lit("no_gain"),
+        )
+    }
 
 
 def _measure(project: Project, key: PartitionKey, version: int) -> Frames:
@@ -310,12 +333,28 @@ def _derive_axes(project: Project, key: PartitionKey, version: int) -> Frames:
     return {"cell_axes": cell_axes(labels, records, protocol=project.registry.protocol, shift_id=None)}
 
 
+def _replicate(project: Project, key: PartitionKey, version: int) -> Frames:
+    """Draw few replicates: readers of a wide home do not look at them."""
+    axes = project.lake.read("cell_axes", key).select("axis", "variant").unique(maintain_order=True)
+    rows = axes.join(pl.DataFrame({"replicate": range(N_REPLICATES)}), how="cross", maintain_order="left_right")
+    n_seeds = len(project.registry.protocol.seeds)
+    return {
+        "axis_replicates": rows.with_columns(
+            n_seeds=pl.lit(n_seeds, pl.Int64),
+            seed_values=pl.lit([0.5] * n_seeds, pl.List(pl.Float64)),
+            reason=pl.lit(None, pl.String),
+        )
+    }
+
+
 _DRAWN: dict[str, Callable[[Project, PartitionKey, int], Frames]] = {
     "extract": _extract,
     "probe": _probe,
+    "calibrate": _calibrate,
     "measure": _measure,
     "aggregate": _aggregate,
     "derive_axes": _derive_axes,
+    "replicate": _replicate,
 }
 
 

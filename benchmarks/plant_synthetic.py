@@ -125,7 +125,7 @@ def split_cohort(card: DatasetCard, protocol: Protocol) -> SplitCohort:
 def simulated_axes(encoder: EncoderCard, drawn: SplitCohort, protocol: Protocol) -> dict[str, float]:
     """Return the four axis values of one cell, in memory and without what no axis needs.
 
-    Bit for bit those of the stages: left out are intervals, and corrupted conditions below all labels.
+    Those of the stages, up to rounding: left out are intervals, and corrupted conditions below all labels.
 
     Args:
         encoder: a synthetic encoder with a cell on the dataset.
@@ -151,10 +151,11 @@ def simulated_axes(encoder: EncoderCard, drawn: SplitCohort, protocol: Protocol)
     inputs = ProbeInputs(
         task=card.task,
         classes=card.classes,
+        image_ids=own.image_ids,
         features=clean,
         labels=own.labels,
         train=drawn.train,
-        n_validation=dict.fromkeys(drawn.train, 0),
+        validation=dict.fromkeys(drawn.train, np.empty(0, dtype=np.int64)),
         fraction_sizes={key: size for key, size in drawn.fraction_sizes.items() if key[1] == 1.0},
         test=test,
         c=protocol.probe.c,
@@ -162,8 +163,8 @@ def simulated_axes(encoder: EncoderCard, drawn: SplitCohort, protocol: Protocol)
         sd_floor=protocol.probe.sd_floor,
     )
     scarce = {key: size for key, size in drawn.fraction_sizes.items() if key[1] < 1.0}
-    _, at_all_labels = fit_cell(inputs)
-    _, at_fractions = fit_cell(replace(inputs, fraction_sizes=scarce, test={CLEAN: test[CLEAN]}))
+    at_all_labels = fit_cell(inputs).predictions
+    at_fractions = fit_cell(replace(inputs, fraction_sizes=scarce, test={CLEAN: test[CLEAN]})).predictions
     rows = measure_records(
         _records(drawn, pl.concat([at_all_labels, at_fractions])),
         dataset_id=card.id,

@@ -76,8 +76,9 @@ def partition_rows(key: tuple[str, str], version: int) -> pl.DataFrame:
         axis=pl.lit("robustness"),
         variant=pl.lit("primary"),
         replicate=pl.col("replicate"),
-        value=pl.lit(float(version)),
-        **{c.name: pl.lit(None, SPEC.polars_schema()[c.name]) for c in SPEC.columns[6:]},
+        n_seeds=pl.lit(version),
+        seed_values=pl.concat_list(pl.lit(float(version))),
+        **{c.name: pl.lit(None, SPEC.polars_schema()[c.name]) for c in SPEC.columns[7:]},
     )
 
 
@@ -208,7 +209,7 @@ def _key(number: int) -> tuple[str, str]:
 
 
 def _read(connection: duckdb.DuckDBPyConnection, source: str, tally: Tally) -> None:
-    sql = f"SELECT encoder_id, dataset_id, count(*), min(value), max(value) FROM {source} GROUP BY ALL"
+    sql = f"SELECT encoder_id, dataset_id, count(*), min(n_seeds), max(n_seeds) FROM {source} GROUP BY ALL"
     partitions = connection.execute(sql).fetchall()
     tally.n_queries += 1
     tally.n_mixed += n_mixed(partitions) + len(KEYS) - len(partitions)

@@ -1,8 +1,9 @@
 """The four axes of a cell: discrimination, calibration, label efficiency and robustness.
 
 What lives here: the definition of each axis and its variants, per seed and then over the seeds, and the macro over
-the classes that two terms share. What stays out: the metrics they are made of (``metrics``), group-weight replicates
-of the axes, and anchors, which compare encoders (``scores``).
+the classes that two terms share. What stays out: the metrics they are made of (``metrics``), the axes under resampled
+test groups (``aggregates.replicates``, which uses the definitions below), and anchors, which compare encoders
+(``scores``).
 Source: protocol page, sections 5 and 6. Retention and the relative drop follow the paper; the chance-corrected
 forms, the treatment of undefined terms and the near-chance flag are ours, the paper is silent.
 """
@@ -12,9 +13,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from crsbench_assets.aggregates.seeds import check_records, computed_schema, seed_spread
 from crsbench_assets.config.ids import CLEAN, shift_condition
@@ -23,6 +26,7 @@ from crsbench_assets.config.protocol import Protocol
 PRIMARY = "primary"
 CORRUPTION_ONLY = "corruption_only"
 CHANCE_CORRECTED = "chance_corrected"
+AULC = "aulc"
 
 CHANCE_AUROC = 0.5
 """AUROC of scores that know nothing of the label."""
@@ -38,9 +42,14 @@ CALIBRATION_VARIANTS = {
 Outcome = float | str
 """Value of one seed, or the reason code why it has none."""
 
+Class = TypeVar("Class")
+
+Value = TypeVar("Value", float, NDArray[np.float64])
+"""A quantity at equal weights, or its replicates (b,) under b group weights, NaN where undefined."""
+
 
 @dataclass(frozen=True)
-class CommonMacros:
+class CommonMacros(Generic[Value]):
     """Macro AUROC of two records over the classes defined in both.
 
     Attributes:
@@ -49,18 +58,21 @@ class CommonMacros:
         n_defined: classes or labels that both are taken over, >= 1.
     """
 
-    reference: float
-    other: float
+    reference: Value
+    other: Value
     n_defined: int
 
 
-def common_macros(reference: Mapping[str, float | None], other: Mapping[str, float | None]) -> CommonMacros | None:
+def common_macros(
+    reference: Mapping[Class, Value | None], other: Mapping[Class, Value | None]
+) -> CommonMacros[Value] | None:
     """Return both macros over the classes or labels defined in both terms (protocol page, section 5).
 
     A label that the shift target lacks would otherwise turn a difference of label sets into a drop.
 
     Args:
-        reference: class -> AUROC in [0, 1], None where undefined.
+        reference: class -> AUROC in [0, 1], or (b,) of them; None where undefined at equal weights. A replicate
+            that is NaN for one of the classes makes the macro NaN.
         other: the same of the other record; its classes may differ.
 
     Returns:
@@ -78,48 +90,66 @@ def common_macros(reference: Mapping[str, float | None], other: Mapping[str, flo
     if not pairs:
         return None
     first, second = zip(*pairs, strict=True)
-    return CommonMacros(statistics.fmean(first), statistics.fmean(second), len(pairs))
+    return CommonMacros(_mean(first), _mean(second), len(pairs))
 
 
-def retention(part: float, full: float, chance: float = 0.0) -> float:
+def retention(part: Value, full: Value, chance: float = 0.0) -> Value:
     """Return the share of the full-label AUROC kept with part of the labels; larger is better, 1 keeps all.
 
     (A(f) - chance) / (A(1) - chance), protocol page, section 6; above 1 where fewer labels rank better.
 
     Args:
-        part: AUROC at the fraction, in [0, 1].
-        full: AUROC at all labels, in [0, 1].
+        part: AUROC at the fraction, in [0, 1], or (b,) of them.
+        full: AUROC at all labels, likewise.
         chance: 0 for the axis, :data:`CHANCE_AUROC` for its chance-corrected variant.
 
     Raises:
-        ZeroDivisionError: ``full`` equals ``chance``.
+        ZeroDivisionError: ``full`` equals ``chance``; an array must not hold such an entry.
     """
     return (part - chance) / (full - chance)
 
 
-def relative_drop(clean: float, other: float, chance: float = 0.0) -> float:
+def relative_drop(clean: Value, other: Value, chance: float = 0.0) -> Value:
     """Return the share of the clean AUROC lost under another condition; smaller is better, negative is a gain.
 
     (A_clean - A_c) / (A_clean - chance), protocol page, section 6; signed, never clipped.
 
     Args:
-        clean: AUROC on clean images, in [0, 1].
-        other: AUROC under the condition, in [0, 1].
+        clean: AUROC on clean images, in [0, 1], or (b,) of them.
+        other: AUROC under the condition, likewise.
         chance: 0 for the axis, :data:`CHANCE_AUROC` for its chance-corrected variant.
 
     Raises:
-        ZeroDivisionError: ``clean`` equals ``chance``.
+        ZeroDivisionError: ``clean`` equals ``chance``; an array must not hold such an entry.
     """
     return (clean - other) / (clean - chance)
 
 
-def robustness(corruption_drops: Sequence[float], shift_drop: float | None, shift_weight: float) -> float:
+def mean_retention(parts: Sequence[CommonMacros[Value]], chance: float = 0.0) -> Value:
+    """Return the mean retention over label fractions below 1; larger is better, 1 keeps all.
+
+    Args:
+        parts: for each feasible fraction, at least one: all labels as reference, the fraction as the other term.
+        chance: as :func:`retention`.
+
+    Raises:
+        statistics.StatisticsError: no fraction.
+        ZeroDivisionError: as :func:`retention`.
+
+    Example:
+        >>> mean_retention([CommonMacros(0.5, 0.25, 1), CommonMacros(0.5, 0.375, 1)])
+        0.625
+    """
+    return _mean([retention(pair.other, pair.reference, chance) for pair in parts])
+
+
+def robustness(corruption_drops: Sequence[Value], shift_drop: Value | None, shift_weight: float) -> Value:
     """Return one minus the weighted mean relative drop; larger is better, 1 loses nothing.
 
     1 - [(1 - w) mean_c drop_c + w drop_shift]; without a shift term 1 - mean_c drop_c (protocol page, section 6).
 
     Args:
-        corruption_drops: relative drop of each corruption condition, at least one; weights are equal.
+        corruption_drops: relative drop of each corruption condition, at least one, or (b,) each; weights are equal.
         shift_drop: relative drop on the shift target, None for a dataset or variant without it.
         shift_weight: w, in [0, 1].
 
@@ -130,10 +160,26 @@ def robustness(corruption_drops: Sequence[float], shift_drop: float | None, shif
         >>> robustness([0.25, 0.0], shift_drop=0.25, shift_weight=0.5)
         0.8125
     """
-    drop = statistics.fmean(corruption_drops)
+    drop = _mean(corruption_drops)
     if shift_drop is not None:
         drop = (1 - shift_weight) * drop + shift_weight * shift_drop
     return 1 - drop
+
+
+def feasible_fractions(reasons: Mapping[tuple[int, float], str | None], protocol: Protocol) -> list[float]:
+    """Return the label fractions, ascending, that an axis uses.
+
+    A fraction is infeasible where every seed's clean record says ``infeasible_fraction``.
+
+    Args:
+        reasons: (seed, fraction) -> reason of the clean record; None, or absent, where it has none.
+        protocol: seeds and fractions.
+    """
+    return [
+        fraction
+        for fraction in protocol.label_fractions
+        if any(reasons.get((seed, fraction)) != "infeasible_fraction" for seed in protocol.seeds)
+    ]
 
 
 def cell_axes(labels: pl.DataFrame, records: pl.DataFrame, *, protocol: Protocol, shift_id: str | None) -> pl.DataFrame:
@@ -149,11 +195,11 @@ def cell_axes(labels: pl.DataFrame, records: pl.DataFrame, *, protocol: Protocol
                         ``corruption_only``; ``chance_corrected``: as primary
     ==================  =======================================================================================
 
-    A fraction is infeasible, and skipped, where every seed's clean record says ``infeasible_fraction``. A term of a
-    ratio without a common class, or over a denominator of 0, is ``undefined_term``, as is one that no record
-    mentions. ``value`` is NULL unless every seed has one: with the reason all seeds share, else ``missing_seed``.
-    ``near_chance`` (the mean over seeds of the lower test bound of the clean AUROC at all labels is at most the
-    protocol's limit) makes the chance-corrected variants NULL; without intervals the flag is NULL and they stand.
+    Infeasible fractions (:func:`feasible_fractions`) are skipped. A term of a ratio without a common class, or over a
+    denominator of 0, is ``undefined_term``, as is one that no record mentions. ``value`` is NULL unless every seed has
+    one: with the reason all seeds share, else ``missing_seed``. ``near_chance`` (the mean over seeds of the lower test
+    bound of the clean AUROC at all labels is at most the protocol's limit) makes the chance-corrected variants NULL;
+    without intervals the flag is NULL and they stand.
 
     Args:
         labels: label metrics of the cell: seed, label_fraction, condition_id, class_name, auroc.
@@ -188,7 +234,8 @@ class _Cell:
         columns = ("seed", "label_fraction", "condition_id", "class_name", "auroc")
         for seed, fraction, condition, name, auroc in labels.select(columns).iter_rows():
             self._aurocs.setdefault((seed, fraction, condition), {})[name] = auroc
-        self._fractions = [fraction for fraction in protocol.label_fractions if self._is_feasible(fraction)]
+        reasons = {(seed, f): row["reason"] for (seed, f, name), row in self._records.items() if name == CLEAN}
+        self._fractions = feasible_fractions(reasons, protocol)
         self._is_near_chance = self._near_chance()
 
     def frame(self) -> pl.DataFrame:
@@ -202,16 +249,12 @@ class _Cell:
         rows += [
             self._row("label_efficiency", PRIMARY, self._retentions(parts, 0.0), len(parts)),
             self._row("label_efficiency", CHANCE_CORRECTED, self._retentions(parts, CHANCE_AUROC), len(parts)),
-            self._row("label_efficiency", "aulc", self._learning_curve(), len(self._fractions)),
+            self._row("label_efficiency", AULC, self._learning_curve(), len(self._fractions)),
             self._row("robustness", PRIMARY, self._robustness(self._shift, 0.0)),
             self._row("robustness", CORRUPTION_ONLY, self._robustness(None, 0.0)),
             self._row("robustness", CHANCE_CORRECTED, self._robustness(self._shift, CHANCE_AUROC)),
         ]
         return pl.DataFrame(rows, schema=computed_schema("cell_axes"))
-
-    def _is_feasible(self, fraction: float) -> bool:
-        reasons = {self._record(seed, fraction, CLEAN).get("reason") for seed in self._protocol.seeds}
-        return reasons != {"infeasible_fraction"}
 
     def _near_chance(self) -> bool | None:
         bounds = [self._record(seed, 1.0, CLEAN).get("macro_auroc_ci_low") for seed in self._protocol.seeds]
@@ -231,7 +274,7 @@ class _Cell:
     def _metric(self, name: str, fraction: float) -> list[Outcome]:
         return [self._value(name, seed, fraction, CLEAN) for seed in self._protocol.seeds]
 
-    def _pair(self, seed: int, fraction: float, condition: str, chance: float) -> CommonMacros | str:
+    def _pair(self, seed: int, fraction: float, condition: str, chance: float) -> CommonMacros[float] | str:
         """Return the clean full-label record and another one over their common classes, or why that is undefined."""
         for term in ((1.0, CLEAN), (fraction, condition)):
             macro = self._value("macro_auroc", seed, *term)
@@ -243,13 +286,13 @@ class _Cell:
 
     def _retentions(self, fractions: Sequence[float], chance: float) -> list[Outcome]:
         def of_seed(seed: int) -> Outcome:
-            values = []
+            parts = []
             for fraction in fractions:
                 pair = self._pair(seed, fraction, CLEAN, chance)
                 if isinstance(pair, str):
                     return pair
-                values.append(retention(pair.other, pair.reference, chance))
-            return statistics.fmean(values)
+                parts.append(pair)
+            return mean_retention(parts, chance)
 
         if not fractions:
             has_parts = len(self._protocol.label_fractions) > 1
@@ -302,3 +345,18 @@ class _Cell:
             "seed_values": [None if isinstance(outcome, str) else outcome for outcome in outcomes],
             "reason": reason,
         }
+
+
+@overload
+def _mean(terms: Sequence[float]) -> float: ...
+
+
+@overload
+def _mean(terms: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]: ...
+
+
+def _mean(terms: Sequence[Any]) -> Any:
+    """Return the mean of numbers, rounded once, or of arrays, replicate by replicate; NaN stays NaN."""
+    if any(isinstance(term, np.ndarray) for term in terms):
+        return np.mean(terms, axis=0)
+    return statistics.fmean(terms)

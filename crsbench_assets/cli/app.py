@@ -113,6 +113,17 @@ def publish(home: Home = None) -> None:
 
 
 @app.command()
+def report(
+    home: Home = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Write the report of the published warehouse: one HTML file, readable offline."""
+    from crsbench_assets.cli import commands
+
+    commands.report_command(home, open_it=open_it)
+
+
+@app.command()
 def reconcile(
     home: Home = None,
     remove_unknown_keys: Annotated[
@@ -261,6 +272,24 @@ def bench_corruptions() -> None:
     from crsbench_assets.cli import commands
 
     commands.bench("corruptions")
+
+
+@bench_app.command("metrics")
+def bench_metrics() -> None:
+    """AUROC, ECE, Brier score and bootstrap against scikit-learn and torchmetrics."""
+    from crsbench_assets.cli import commands
+
+    commands.bench("metrics")
+
+
+@bench_app.command("probe")
+def bench_probe(
+    quick: Annotated[bool, typer.Option("--quick", help="Without 80,000 images, and one seed of the grids.")] = False,
+) -> None:
+    """The batched solver against scikit-learn: labels, softmax grids, memory, real vectors."""
+    from crsbench_assets.cli import commands
+
+    commands.bench("probe", quick=quick)
 
 
 @bench_app.command("scale")

@@ -16,7 +16,8 @@ import typer
 from crsbench_assets.cli.display import STATUS_MARK, console, duration, say, say_json, show_rows, size
 from crsbench_assets.config.errors import ConfigError, CrsbenchError
 from crsbench_assets.planning.plan import CURRENT, FAILED, Plan, plan
-from crsbench_assets.storage.layout import MAIN_ARM, resolve_home
+from crsbench_assets.planning.stages import stages_of
+from crsbench_assets.storage.layout import MAIN_ARM, require_home, resolve_home
 from crsbench_assets.storage.project import Project, open_project
 
 if TYPE_CHECKING:
@@ -218,6 +219,21 @@ def publish_command(home: Path | None) -> None:
     say(f"Published {publication.path} ({publication.n_rows:,} rows, {publication.seconds:.1f} s).")
 
 
+def report_command(home: Path | None, *, open_it: bool) -> None:
+    """See ``crsbench report``."""
+    from crsbench_assets.report.html import write_report
+
+    layout = resolve_home(home)
+    require_home(layout)
+    path = write_report(layout)
+    say(f"Wrote {path}")
+    if open_it:
+        import webbrowser
+
+        if not webbrowser.open(path.as_uri()):
+            say("No browser could be started here: open the file yourself.")
+
+
 def reconcile_command(home: Path | None, *, remove_unknown_keys: bool) -> None:
     """See ``crsbench reconcile``."""
     from crsbench_assets.cli.materialize import workers
@@ -276,7 +292,8 @@ def _freeze(home: Path | None, name: str) -> bool:
 
     project = open_project(home)
     _freeze_panel(project, name)
-    has_failed = _materialize(project, Selection(tables=frozenset({"crs_scores"})))
+    pooled = frozenset(table for stage in stages_of("whole") for table in stage.tables)
+    has_failed = _materialize(project, Selection(tables=pooled))
     show_leaderboard(project)
     return has_failed
 

@@ -60,7 +60,7 @@ class Selection:
         for stage in reversed(STAGES):
             if stage.name in wanted:
                 wanted |= {STAGE_OF_TABLE[table].name for table in stage.reads}
-        return [stage for stage in stages_of(grain) if stage.name in wanted]
+        return [stage for stage in STAGES if stage.grain == grain and stage.name in wanted]
 
     def has(self, grain: Grain, key: PartitionKey) -> bool:
         """Whether a partition is wanted."""
@@ -159,7 +159,7 @@ def without_failed_datasets(cells: Sequence[Unit], failed: Sequence[str]) -> lis
 
 
 def _is_wanted(tasks: Sequence[Task], force: bool) -> bool:
-    if any(task.is_due for task in tasks):
+    if any(task.is_outdated for task in tasks):
         return True
     return force and any(task.state in (CURRENT, FAILED) for task in tasks)
 

@@ -17,6 +17,9 @@ ID_RULE = "an id starts with a lower-case letter and has up to 48 lower-case let
 
 CLEAN = "clean"
 
+VALIDATION_CONDITION = "validation"
+"""Where predictions of the clean validation images stand beside those of the test images."""
+
 PROVISIONAL = "provisional"
 """Panel of the complete candidates of a home, before one is frozen."""
 

@@ -50,6 +50,8 @@ class Settings(BaseModel):
     """Processes that `crsbench materialize` computes cells with."""
     batch_size: Annotated[int, Field(ge=1)] = 32
     """Images of a forward pass."""
+    predictions: Literal["all", "clean_and_shift"] = "all"
+    """Conditions whose logits are kept; those of the others are made again from ``probe_weights`` when needed."""
     executor: str = "in_process"
     """Dagster executor of a run: in_process, multiprocess, or module:object."""
     publish_minutes: Annotated[int, Field(ge=1, le=59)] = 5
@@ -71,6 +73,7 @@ caps: {{}}
 device: auto             # auto | cpu | cuda | cuda:1 | mps
 workers: {workers}
 batch_size: 32           # images of a forward pass
+predictions: all         # all | clean_and_shift: conditions whose logits are kept
 executor: in_process
 publish_minutes: 5
 group_salt: {group_salt}

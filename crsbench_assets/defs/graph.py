@@ -47,6 +47,7 @@ def _build() -> dg.Definitions:
     cell_tables = {stage.name: [asset_key(name) for name in stage.tables] for stage in stages_of("cell")}
     extraction = [key for name, keys in cell_tables.items() if name in EXTRACTION for key in keys]
     scoring = [key for name, keys in cell_tables.items() if name not in EXTRACTION for key in keys]
+    on_request = [asset_key(name) for stage in STAGES if stage.is_on_request for name in stage.tables]
     return dg.Definitions(
         assets=assets.all_assets(MAIN_ARM, condition),
         asset_checks=[stage_checks(stage, MAIN_ARM) for stage in STAGES]
@@ -65,6 +66,11 @@ def _build() -> dg.Definitions:
                 "score_cells",
                 dg.AssetSelection.assets(*scoring),
                 description="Probes, metrics, aggregates and axes of cells whose vectors are there: CPU work.",
+            ),
+            dg.define_asset_job(
+                "request_cells",
+                dg.AssetSelection.assets(*on_request),
+                description="Sensitivities of cells that no plan asks for: they run where somebody starts them.",
             ),
             sensors.reconcile,
         ],

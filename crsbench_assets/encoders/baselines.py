@@ -240,7 +240,8 @@ def _handcrafted(card: EncoderCard) -> HandcraftedFeatures:
 
 
 def _random_vit(card: EncoderCard, device: str) -> ImageEncoder:
-    from crsbench_assets.encoders.timm_models import network_encoder, torch_device, untrained_network
+    from crsbench_assets.config.machine import torch_device
+    from crsbench_assets.encoders.timm_models import network_encoder, untrained_network
 
     assert card.weights is not None  # load_encoder looked
     assert card.preprocessing is not None

@@ -20,6 +20,7 @@ from timm.models.efficientnet import EfficientNet
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.machine import torch_device
 from crsbench_assets.encoders.checkpoints import packaged_checkpoint
 from crsbench_assets.encoders.checkpoints.efficientnet_lite import BLOCKS_PER_STAGE, read_checkpoint, timm_state_dict
 from crsbench_assets.encoders.pooling import pooled_features
@@ -91,7 +92,7 @@ def timm_encoder(card: EncoderCard, device: str) -> TimmEncoder:
 
     Args:
         card: with ``weights``, ``preprocessing`` and ``embedding``.
-        device: see :func:`torch_device`.
+        device: see :func:`crsbench_assets.config.machine.torch_device`.
 
     Raises:
         ConfigError: the loader or network is not available in this version, or the weights are not there.
@@ -163,25 +164,3 @@ def with_folded_norms(network: Any) -> Any:
                 setattr(module, name, torch.nn.Sequential(child.drop, child.act))
             before = (name, child)
     return network
-
-
-def torch_device(name: str) -> torch.device:
-    """Return the device of a name; ``auto`` is cuda where torch can use it, else mps, else cpu.
-
-    Raises:
-        ConfigError: torch knows no such device, or cannot use it here.
-    """
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise ConfigError(
-            f"device {name!r} cannot be used here ({reason}): set `device` in crsbench.yaml to auto, cpu, cuda, cuda:1 "
-            "or mps."
-        ) from None
-    return device

@@ -2,8 +2,8 @@
 
 What lives here: probabilities from logits, binned sums and the calibration errors made of them, proper
 scoring rules, and the error that a perfectly calibrated model would show (the floor).
-What stays out: macro means and reasons (``compute``), resampling (``replicates``), repair of probabilities
-(``probes.calibrate``).
+What stays out: the sort that bins and sums rest on (``columns``), macro means and reasons (``compute``), resampling
+(``replicates``), repair of probabilities (``probes.calibrate``).
 Source: Guo et al. (2017), ICML, arXiv 1706.04599 (ECE); Nixon et al. (2019), CVPR workshops, arXiv 1904.01685
 (equal-mass bins); Kull et al. (2019), NeurIPS, arXiv 1910.12656 (classwise ECE); Kumar, Liang and Ma (2019),
 NeurIPS, arXiv 1909.10155 (debiased error); Brier (1950); protocol page, section 5.
@@ -11,17 +11,17 @@ NeurIPS, arXiv 1909.10155 (debiased error); Brier (1950); protocol page, section
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_softmax, softmax
-
-from crsbench_assets.metrics.ranking import tie_run_starts
+from scipy.special import log_softmax, softmax
 
 if TYPE_CHECKING:
     from crsbench_assets.config.cards import Task
+    from crsbench_assets.metrics.columns import RankedColumn
 
 EDGE_TOLERANCE = 2.0**-25
 """How far above a bin edge a probability still counts as lying on it. Storing logits as float32 moves a
@@ -35,9 +35,11 @@ def fitted_columns(logits: NDArray[np.floating]) -> NDArray[np.bool_]:
     Raises:
         ValueError: where a column is NaN in part or infinite somewhere; such logits are damaged.
     """
-    is_finite = np.isfinite(logits)
-    fitted: NDArray[np.bool_] = is_finite.all(axis=0)
-    is_bad = ~fitted & ~np.isnan(logits).all(axis=0)
+    if np.isfinite(logits.min(initial=0)) and np.isfinite(logits.max(initial=0)):  # many times as fast as what follows
+        return np.ones(logits.shape[1], dtype=np.bool_)
+    fitted: NDArray[np.bool_] = np.isfinite(logits).all(axis=0)
+    is_bad = np.zeros_like(fitted)
+    is_bad[~fitted] = ~np.isnan(logits[:, ~fitted]).all(axis=0)
     if is_bad.any():
         raise ValueError(
             f"logits of columns {np.flatnonzero(is_bad).tolist()} are infinite or partly NaN; expected "
@@ -70,12 +72,26 @@ def class_probabilities(logits: NDArray[np.floating], task: Task) -> NDArray[np.
     logits = np.asarray(logits, dtype=np.float64)
     fitted = fitted_columns(logits)
     if task == "multi_label":
-        return np.asarray(expit(logits))
+        return logistic(logits)
     if len(logits) == 0:
         return np.empty(logits.shape)
     if fitted.sum() < 2:
         return np.full(logits.shape, np.nan)
     return np.asarray(softmax(np.where(fitted, logits, -np.inf), axis=1))
+
+
+def logistic(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return 1 / (1 + exp(-z)), in float64 and in [0, 1]; NaN stays NaN.
+
+    NumPy's exponential runs on vector registers and makes this several times as fast as ``scipy.special.expit``, from
+    which it differs in the last bits only.
+    """
+    result = logits.astype(np.float64)
+    np.negative(result, out=result)
+    with np.errstate(over="ignore"):  # exp(-z) is infinite below z = -709: the quotient is 0, as it should be
+        np.exp(result, out=result)
+    result += 1.0
+    return np.divide(1.0, result, out=result)
 
 
 def top_label(
@@ -95,14 +111,14 @@ def top_label(
 
 @dataclass(frozen=True, slots=True)
 class BinSums:
-    """Sums over the bins of k columns of probabilities; every array has shape (k, n_bins).
+    """Sums over the bins of a column of probabilities; every array has shape (n_bins,).
 
-    ``n``: entries in the bin (int64); ``sum_p``: sum of their probabilities; ``sum_y``: sum of their labels.
+    ``n``: entries in the bin (int64); ``sum_p``: sum of their probabilities; ``sum_y``: how many are positive (int64).
     """
 
     n: NDArray[np.int64]
     sum_p: NDArray[np.float64]
-    sum_y: NDArray[np.float64]
+    sum_y: NDArray[np.int64]
 
 
 def bin_edges(n_bins: int) -> NDArray[np.float64]:
@@ -110,122 +126,107 @@ def bin_edges(n_bins: int) -> NDArray[np.float64]:
     return np.arange(n_bins + 1) / n_bins
 
 
-def bin_indices(probabilities: NDArray[np.float64], labels: NDArray[np.int8], n_bins: int) -> NDArray[np.intp]:
-    """Return the equal-width bin of every entry, 0 to n_bins - 1; n_bins where the entry is left out.
+def equal_width_cuts(column: RankedColumn, n_bins: int) -> NDArray[np.int64]:
+    """Return where the equal-width bins of a sorted column begin and end.
 
     Bin b is (b / n_bins, (b + 1) / n_bins], and 0 falls in the first. A probability within
     :data:`EDGE_TOLERANCE` above an edge lies on it.
 
     Args:
-        probabilities: float64 (n, k) in [0, 1]; NaN is left out.
-        labels: int8 (n, k); -1 is left out.
+        column: m probabilities.
         n_bins: number of bins.
 
     Returns:
-        integers (n, k).
+        int64 (n_bins + 1,) from 0 to m: bin b holds the entries from cut b to before cut b + 1.
 
     Raises:
         ValueError: where a probability is outside [0, 1].
     """
-    if bool(((probabilities < 0.0) | (probabilities > 1.0)).any()):
+    p = column.scores
+    if len(p) and not (p[0] >= 0.0 and p[-1] <= 1.0):
         raise ValueError("found probabilities outside [0, 1]; pass probabilities, not logits.")
-    right_edges = bin_edges(n_bins)[1:] + EDGE_TOLERANCE
-    indices = right_edges.searchsorted(probabilities)  # NaN sorts last, hence gets n_bins
-    indices[labels < 0] = n_bins
-    return indices
+    inner = p.searchsorted(bin_edges(n_bins)[1:-1] + EDGE_TOLERANCE, side="right")
+    return np.concatenate([[0], inner, [len(p)]])
 
 
-def _bin_sums(
-    indices: NDArray[np.intp], probabilities: NDArray[np.float64], labels: NDArray[np.int8], n_bins: int
-) -> BinSums:
-    """Sum rows (k, n) by bin; index n_bins is left out."""
-    k = len(indices)
-    flat = (indices + (np.arange(k) * (n_bins + 1))[:, None]).ravel()
+def equal_mass_cuts(column: RankedColumn, n_bins: int) -> NDArray[np.int64]:
+    """Return where the equal-mass bins of a sorted column begin and end, with tied probabilities kept together.
 
-    def by_bin(weights: NDArray[np.generic] | None) -> NDArray[np.generic]:
-        values = None if weights is None else weights.ravel()
-        return np.bincount(flat, values, minlength=k * (n_bins + 1)).reshape(k, n_bins + 1)[:, :n_bins]
-
-    return BinSums(
-        n=by_bin(None).astype(np.int64, copy=False),
-        sum_p=by_bin(probabilities).astype(np.float64, copy=False),
-        sum_y=by_bin(labels).astype(np.float64, copy=False),
-    )
-
-
-def equal_width_bins(probabilities: NDArray[np.float64], labels: NDArray[np.int8], n_bins: int) -> BinSums:
-    """Return the sums over equal-width bins, column by column.
-
-    Args:
-        probabilities: float64 (n, k) in [0, 1]; NaN is left out.
-        labels: int8 (n, k): 1 positive, 0 negative, -1 unknown (left out).
-        n_bins: number of bins.
-
-    Raises:
-        ValueError: where a probability is outside [0, 1].
-    """
-    indices = bin_indices(probabilities, labels, n_bins)
-    return _bin_sums(indices.T, probabilities.T, labels.T, n_bins)
-
-
-def equal_mass_bins(probabilities: NDArray[np.float64], labels: NDArray[np.int8], n_bins: int) -> BinSums:
-    """Return the sums over equal-mass bins, column by column, with tied probabilities kept together.
-
-    Cut b lies at the empirical quantile x_(ceil(n b / n_bins)) and bins are closed on the right, which is to
+    Cut b lies at the empirical quantile x_(ceil(m b / n_bins)) and bins are closed on the right, which is to
     move each cut to the end of its run of ties (quantile of type 1 in Hyndman and Fan 1996,
     doi:10.2307/2684934). So the bins depend neither on the order of the images nor on their duplication. Bins
     swallowed by ties are empty.
 
     Args:
-        probabilities: float64 (n, k) in [0, 1]; NaN is left out.
-        labels: int8 (n, k): 1 positive, 0 negative, -1 unknown (left out).
+        column: m probabilities.
+        n_bins: number of bins.
+
+    Returns:
+        int64 (n_bins + 1,), as of :func:`equal_width_cuts`.
+    """
+    p = column.scores
+    if len(p) == 0:
+        return np.zeros(n_bins + 1, dtype=np.int64)
+    quantiles = p[-(-np.arange(1, n_bins + 1) * len(p) // n_bins) - 1]
+    return np.append(0, p.searchsorted(quantiles, side="right"))
+
+
+def equal_width_bins(column: RankedColumn, n_bins: int) -> BinSums:
+    """Return the sums over the bins of :func:`equal_width_cuts`.
+
+    Args:
+        column: probabilities.
+        n_bins: number of bins.
+
+    Raises:
+        ValueError: where a probability is outside [0, 1].
+    """
+    return _bin_sums(column, equal_width_cuts(column, n_bins))
+
+
+def equal_mass_bins(column: RankedColumn, n_bins: int) -> BinSums:
+    """Return the sums over the bins of :func:`equal_mass_cuts`.
+
+    Args:
+        column: probabilities.
         n_bins: number of bins.
     """
-    n, k = probabilities.shape
-    if n == 0:
-        return _bin_sums(np.empty((k, 0), dtype=np.intp), probabilities.T, labels.T, n_bins)
-    by_column = np.where(labels >= 0, probabilities, np.nan).T.copy()
-    order = by_column.argsort(axis=1)
-    ordered = np.take_along_axis(by_column, order, axis=1)
-    n_known = n - np.isnan(ordered).sum(axis=1)[:, None]
-
-    is_start = tie_run_starts(ordered)
-    run_ends = np.append(np.flatnonzero(is_start)[1:], k * n)
-    end_of_run = run_ends[is_start.ravel().cumsum() - 1].reshape(k, n) - (np.arange(k) * n)[:, None]
-
-    cuts = -(-np.arange(1, n_bins + 1) * n_known // n_bins)
-    cuts = np.where(n_known > 0, np.take_along_axis(end_of_run, np.maximum(cuts - 1, 0), axis=1), 0)
-    flat_cuts = (cuts + (np.arange(k) * (n + 1))[:, None]).ravel()
-    # An entry's bin is the number of cuts at or before it; entries left out come after all of them.
-    indices = np.bincount(flat_cuts, minlength=k * (n + 1)).reshape(k, n + 1).cumsum(axis=1)[:, :n]
-    return _bin_sums(indices, ordered, np.take_along_axis(labels.T, order, axis=1), n_bins)
+    return _bin_sums(column, equal_mass_cuts(column, n_bins))
 
 
-def expected_calibration_error(bins: BinSums) -> NDArray[np.float64]:
-    """Return the calibration error of every column, in [0, 1]; smaller is better.
+def _bin_sums(column: RankedColumn, cuts: NDArray[np.int64]) -> BinSums:
+    n = np.diff(cuts)
+    sum_p = np.zeros(len(n))
+    if len(column.scores):
+        sum_p[n > 0] = np.add.reduceat(column.scores, cuts[:-1][n > 0])
+    return BinSums(n=n, sum_p=sum_p, sum_y=np.diff(column.positives.searchsorted(cuts)))
+
+
+def expected_calibration_error(bins: BinSums) -> float:
+    """Return the calibration error, in [0, 1]; smaller is better.
 
     ECE = sum_b (n_b / n) |mean label - mean probability| (Guo et al. 2017, section 2). With equal-mass bins
     it is the adaptive ECE (Nixon et al. 2019, here for one class).
 
     Args:
-        bins: sums of k columns.
+        bins: sums of a column.
 
     Returns:
-        float64 (k,); NaN where a column has no entry.
+        The error; NaN where the column has no entry.
 
     Example:
+        >>> from crsbench_assets.metrics.columns import rank_columns
         >>> p = np.array([[1.0], [1.0], [1.0], [1.0], [0.0]])
-        >>> y = np.array([[0], [0], [1], [1], [1]], dtype=np.int8)
-        >>> expected_calibration_error(equal_width_bins(p, y, 2))
-        array([0.6])
+        >>> (column,) = rank_columns(p, np.array([[0], [0], [1], [1], [1]], dtype=np.int8))
+        >>> expected_calibration_error(equal_width_bins(column, 2))
+        0.6
     """
-    n = bins.n.sum(axis=1)
-    gaps = np.abs(bins.sum_p - bins.sum_y).sum(axis=1)
-    return np.asarray(np.divide(gaps, n, out=np.full(len(n), np.nan), where=n > 0))
+    n = int(bins.n.sum())
+    return float(np.abs(bins.sum_p - bins.sum_y).sum()) / n if n else np.nan
 
 
-def debiased_calibration_error(bins: BinSums) -> NDArray[np.float64]:
-    """Return the debiased root squared calibration error of every column, in [0, 1]; smaller is better.
+def debiased_calibration_error(bins: BinSums) -> float:
+    """Return the debiased root squared calibration error, in [0, 1]; smaller is better.
 
     sqrt(max(0, sum_b (n_b / n) [(mean label - mean probability)^2 - v_b])) with
     v_b = y_b (1 - y_b) / (n_b - 1) and y_b the mean label of bin b: the plug-in squared gap less the
@@ -235,54 +236,63 @@ def debiased_calibration_error(bins: BinSums) -> NDArray[np.float64]:
     calibration, is 0.
 
     Args:
-        bins: sums of k columns.
+        bins: sums of a column.
 
     Returns:
-        float64 (k,); NaN where a column has no entry.
+        The error; NaN where the column has no entry.
     """
-    n = bins.n.sum(axis=1)
-    share = np.divide(bins.n, n[:, None], out=np.zeros(bins.n.shape), where=bins.n >= 2)
-    filled = np.maximum(bins.n, 1)
-    mean_y = bins.sum_y / filled
-    gap = mean_y - bins.sum_p / filled
-    variance = mean_y * (1.0 - mean_y) / np.maximum(bins.n - 1, 1)
-    squared = (share * (gap**2 - variance)).sum(axis=1)
-    return np.where(n > 0, np.sqrt(np.maximum(squared, 0.0)), np.nan)
+    n = int(bins.n.sum())
+    if n == 0:
+        return np.nan
+    is_counted = bins.n >= 2
+    in_bin = bins.n[is_counted]
+    mean_y = bins.sum_y[is_counted] / in_bin
+    gap = mean_y - bins.sum_p[is_counted] / in_bin
+    variance = mean_y * (1.0 - mean_y) / (in_bin - 1)
+    squared = float((in_bin / n * (gap**2 - variance)).sum())
+    return math.sqrt(max(squared, 0.0))
 
 
-def brier_scores(probabilities: NDArray[np.float64], labels: NDArray[np.int8]) -> NDArray[np.float64]:
-    """Return the Brier score of every column, in [0, 1]; smaller is better.
+def brier_score(column: RankedColumn) -> float:
+    """Return the Brier score, in [0, 1]; smaller is better.
 
-    The mean of (p - y)^2 over the known entries of the column (Brier 1950, one class of his sum).
+    The mean of (p - y)^2 over the entries of the column (Brier 1950, one class of his sum).
 
     Args:
-        probabilities: float64 (n, k); NaN is left out.
-        labels: int8 (n, k); -1 is left out.
+        column: probabilities.
 
     Returns:
-        float64 (k,); NaN where a column has no entry.
+        The score; NaN where the column has no entry.
     """
-    is_known = (labels >= 0) & ~np.isnan(probabilities)
-    return column_means((probabilities - labels) ** 2, is_known)
+    if len(column.scores) == 0:
+        return np.nan
+    squares = np.square(column.scores)
+    squares[column.positives] = np.square(1.0 - column.scores[column.positives])
+    return float(squares.mean())
 
 
-def logistic_losses(logits: NDArray[np.floating], labels: NDArray[np.int8]) -> NDArray[np.float64]:
-    """Return the negative log-likelihood of every multi-label column in nats, from 0 up; smaller is better.
+def logistic_loss(column: RankedColumn) -> float:
+    """Return the negative log-likelihood of a multi-label column in nats, from 0 up; smaller is better.
 
     The mean of log(1 + exp(-z)) over positives and log(1 + exp(z)) over negatives, from the logits, hence
     finite and exact where the probability rounds to 0 or 1.
 
     Args:
-        logits: (n, k); a column of NaN was not fitted.
-        labels: int8 (n, k); -1 is left out.
+        column: logits.
 
     Returns:
-        float64 (k,); NaN where a column has no entry.
+        The loss; NaN where the column has no entry.
     """
-    logits = np.asarray(logits, dtype=np.float64)
-    is_known = (labels >= 0) & ~np.isnan(logits)
-    against = np.where(labels == 1, -logits, logits)
-    return column_means(np.maximum(against, 0.0) + np.log1p(np.exp(-np.abs(against))), is_known)
+    if len(column.scores) == 0:
+        return np.nan
+    loss = np.abs(column.scores, dtype=np.float64)
+    np.negative(loss, out=loss)
+    np.exp(loss, out=loss)
+    np.log1p(loss, out=loss)
+    against = np.maximum(column.scores, 0.0)  # z or 0, and for positives 0 or -z: no rounding in either
+    against[column.positives] -= column.scores[column.positives]
+    loss += against
+    return float(loss.mean())
 
 
 def softmax_loss(logits: NDArray[np.floating], truth: NDArray[np.intp]) -> float | None:
@@ -302,13 +312,6 @@ def softmax_loss(logits: NDArray[np.floating], truth: NDArray[np.intp]) -> float
         return None
     log_p = log_softmax(np.where(fitted, logits, -np.inf), axis=1)
     return -float(np.take_along_axis(log_p, truth[:, None], axis=1).mean())
-
-
-def column_means(values: NDArray[np.float64], is_counted: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the mean of the counted entries of every column (n, k); NaN where there are none."""
-    n = is_counted.sum(axis=0)
-    total = np.where(is_counted, values, 0.0).sum(axis=0)
-    return np.asarray(np.divide(total, n, out=np.full(values.shape[1], np.nan), where=n > 0))
 
 
 def ece_floor(
@@ -353,7 +356,7 @@ def _drawn_errors(
     p: NDArray[np.float64], n_bins: int, generator: np.random.Generator, n_draws: int
 ) -> NDArray[np.float64]:
     """Return the ECE of ``n_draws`` label sets drawn from the probabilities ``p`` (n,), n > 0."""
-    indices = bin_indices(p[:, None], np.zeros((len(p), 1), dtype=np.int8), n_bins)[:, 0]
+    indices = (bin_edges(n_bins)[1:] + EDGE_TOLERANCE).searchsorted(p)
     order = indices.argsort(kind="stable")
     starts = np.flatnonzero(np.diff(indices[order], prepend=-1))
     ordered = p[order]

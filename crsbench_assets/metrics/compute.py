@@ -2,8 +2,8 @@
 
 What lives here: the assembly of a record and of its labels, reasons for what is undefined, and reliability bins
 as rows.
-What stays out: the single metrics (``ranking``, ``calibration``, ``ordinal``), intervals (``replicates``), and the
-macro means that two records may be compared by (``aggregates.axes``).
+What stays out: the sort (``columns``), the single metrics (``ranking``, ``calibration``, ``ordinal``), intervals
+(``replicates``), and the macro means that two records may be compared by (``aggregates.axes``).
 Source: protocol page, section 5.
 """
 
@@ -19,17 +19,18 @@ from numpy.typing import NDArray
 from crsbench_assets.metrics.calibration import (
     BinSums,
     bin_edges,
-    brier_scores,
+    brier_score,
     class_probabilities,
-    column_means,
     debiased_calibration_error,
     equal_mass_bins,
     equal_width_bins,
     expected_calibration_error,
-    logistic_losses,
+    logistic,
+    logistic_loss,
     softmax_loss,
     top_label,
 )
+from crsbench_assets.metrics.columns import RankedColumn, rank_columns
 from crsbench_assets.metrics.ordinal import ordinal_mean_absolute_error, quadratic_weighted_kappa
 from crsbench_assets.metrics.ranking import auroc, ranking_scores
 from crsbench_assets.metrics.specs import UndefinedReason
@@ -97,6 +98,23 @@ class ReliabilityBin(NamedTuple):
     mean_label: float
 
 
+class _LabelOutcome(NamedTuple):
+    """What one label contributes to a multi-label record; NaN where undefined.
+
+    ``recall``: mean recall of its two values. ``n_right``, ``n``: right and all entries.
+    """
+
+    auroc: float
+    ece: float
+    brier: float
+    adaptive_ece: float
+    ece_debiased: float
+    nll: float
+    recall: float
+    n_right: int
+    n: int
+
+
 class _Outcome(NamedTuple):
     """The part of a record that depends on the task; NaN or None where undefined."""
 
@@ -149,19 +167,22 @@ def record_metrics(
     n, k = logits.shape
     if n == 0:
         return _record_without_images(k)
-    probabilities = class_probabilities(logits, task)
-    scores = ranking_scores(logits, probabilities, task)
-    # Per class or label, a column that was not fitted has no value, although softmax gives it probability 0.
-    fitted_p = np.where(np.isnan(logits), np.nan, probabilities)
-    bins = equal_width_bins(fitted_p, labels, n_bins)
-    label_auroc = auroc(scores, labels)
-    label_ece = expected_calibration_error(bins)
-    label_brier = brier_scores(fitted_p, labels)
-
     if task == "multi_label":
-        outcome = _multi_label_outcome(logits, fitted_p, labels, bins, label_ece, label_brier, n_bins)
+        of_labels = [_label_outcome(column, n_bins) for column in rank_columns(ranking_scores(logits, task), labels)]
+        outcome = _multi_label_outcome(of_labels)
+        values = [(of_label.auroc, of_label.ece, of_label.brier) for of_label in of_labels]
     else:
+        probabilities = class_probabilities(logits, task)
         outcome = _single_label_outcome(logits, probabilities, labels, task, n_bins)
+        # Per class, a column that was not fitted has no value, although softmax gives it probability 0.
+        stated = list(rank_columns(np.where(np.isnan(logits), np.nan, probabilities), labels))
+        # With three classes or more the probabilities are what is ranked, and they are sorted already.
+        ranked = rank_columns(ranking_scores(logits, task), labels) if k == 2 else stated
+        values = [
+            (auroc(scores), expected_calibration_error(equal_width_bins(p, n_bins)), brier_score(p))
+            for scores, p in zip(ranked, stated, strict=True)
+        ]
+    label_auroc, label_ece, label_brier = np.array(values).T
     rows = _label_rows(logits, labels, task, groups, label_auroc, label_ece, label_brier)
     macro_auroc, ece = _mean_defined(label_auroc), _defined(outcome.ece)
     reason = None
@@ -215,9 +236,11 @@ def reliability_bins(
     probabilities = class_probabilities(logits, task)
     rows: list[ReliabilityBin] = []
     if task != "multi_label" and not np.isnan(probabilities).any():
-        rows += _bin_rows(equal_width_bins(*top_label(probabilities, labels), n_bins), [None])
-    fitted_p = np.where(np.isnan(logits), np.nan, probabilities)
-    rows += _bin_rows(equal_width_bins(fitted_p, labels, n_bins), range(logits.shape[1]))
+        (confidence,) = rank_columns(*top_label(probabilities, labels))
+        rows += _bin_rows(equal_width_bins(confidence, n_bins), None)
+    stated = rank_columns(np.where(np.isnan(logits), np.nan, probabilities), labels)
+    for c, column in enumerate(stated):
+        rows += _bin_rows(equal_width_bins(column, n_bins), c)
     return rows
 
 
@@ -244,15 +267,16 @@ def _single_label_outcome(
     k = labels.shape[1]
     truth, predicted = labels.argmax(axis=1), probabilities.argmax(axis=1)
     confidence, is_right = top_label(probabilities, labels)
-    bins = equal_width_bins(confidence, is_right, n_bins)
+    (column,) = rank_columns(confidence, is_right)
+    bins = equal_width_bins(column, n_bins)
     nll = softmax_loss(logits, truth)
     n_true = np.bincount(truth, minlength=k)
     n_right = np.bincount(truth[truth == predicted], minlength=k)
     is_ordinal = task == "ordinal"
     return _Outcome(
-        ece=expected_calibration_error(bins)[0],
-        adaptive_ece=expected_calibration_error(equal_mass_bins(confidence, is_right, n_bins))[0],
-        ece_debiased=debiased_calibration_error(bins)[0],
+        ece=expected_calibration_error(bins),
+        adaptive_ece=expected_calibration_error(equal_mass_bins(column, n_bins)),
+        ece_debiased=debiased_calibration_error(bins),
         brier=float(((probabilities - labels) ** 2).sum(axis=1).mean()),
         nll=np.nan if nll is None else nll,
         accuracy=float(is_right.mean()),
@@ -262,30 +286,39 @@ def _single_label_outcome(
     )
 
 
-def _multi_label_outcome(
-    logits: NDArray[np.floating],
-    probabilities: NDArray[np.float64],
-    labels: NDArray[np.int8],
-    bins: BinSums,
-    label_ece: NDArray[np.float64],
-    label_brier: NDArray[np.float64],
-    n_bins: int,
-) -> _Outcome:
-    is_fitted = ~np.isnan(probabilities)
-    is_positive, is_negative = (labels == 1) & is_fitted, (labels == 0) & is_fitted
-    is_known = is_positive | is_negative
-    is_right = ((probabilities >= 0.5) == (labels == 1)).astype(np.float64)
-    n_known = np.count_nonzero(is_known)
-    recalls = (column_means(is_right, is_positive) + column_means(is_right, is_negative)) / 2
-    adaptive = expected_calibration_error(equal_mass_bins(probabilities, labels, n_bins))
+def _label_outcome(column: RankedColumn, n_bins: int) -> _LabelOutcome:
+    """Return the values of one label from its sorted logits; the probabilities are in the same order."""
+    stated = column.rescored(logistic(column.scores))
+    bins = equal_width_bins(stated, n_bins)
+    n_predicted_negative = int(stated.scores.searchsorted(0.5))
+    n_missed = int(column.positives.searchsorted(n_predicted_negative))
+    n_found, n_rejected = column.n_positive - n_missed, n_predicted_negative - n_missed
+    recall = np.nan
+    if column.n_positive and column.n_negative:
+        recall = (n_found / column.n_positive + n_rejected / column.n_negative) / 2
+    return _LabelOutcome(
+        auroc=auroc(column),
+        ece=expected_calibration_error(bins),
+        brier=brier_score(stated),
+        adaptive_ece=expected_calibration_error(equal_mass_bins(stated, n_bins)),
+        ece_debiased=debiased_calibration_error(bins),
+        nll=logistic_loss(column),
+        recall=recall,
+        n_right=n_found + n_rejected,
+        n=len(column.scores),
+    )
+
+
+def _multi_label_outcome(of_labels: Sequence[_LabelOutcome]) -> _Outcome:
+    n = sum(of_label.n for of_label in of_labels)
     return _Outcome(
-        ece=_mean_or_nan(label_ece),
-        adaptive_ece=_mean_or_nan(adaptive),
-        ece_debiased=_mean_or_nan(debiased_calibration_error(bins)),
-        brier=_mean_or_nan(label_brier),
-        nll=_mean_or_nan(logistic_losses(logits, labels)),
-        accuracy=float(is_right[is_known].sum() / n_known) if n_known else np.nan,
-        balanced_accuracy=_mean_or_nan(recalls),
+        ece=_mean_or_nan([of_label.ece for of_label in of_labels]),
+        adaptive_ece=_mean_or_nan([of_label.adaptive_ece for of_label in of_labels]),
+        ece_debiased=_mean_or_nan([of_label.ece_debiased for of_label in of_labels]),
+        brier=_mean_or_nan([of_label.brier for of_label in of_labels]),
+        nll=_mean_or_nan([of_label.nll for of_label in of_labels]),
+        accuracy=sum(of_label.n_right for of_label in of_labels) / n if n else np.nan,
+        balanced_accuracy=_mean_or_nan([of_label.recall for of_label in of_labels]),
     )
 
 
@@ -299,13 +332,10 @@ def _label_rows(
     label_brier: NDArray[np.float64],
 ) -> tuple[LabelMetrics, ...]:
     k = labels.shape[1]
-    is_positive = labels == 1
-    n_pos = is_positive.sum(axis=0).tolist()
-    n_neg = (labels == 0).sum(axis=0).tolist()
-    holds_positive = np.zeros((k, int(groups.max()) + 1), dtype=np.bool_)
-    images, columns = np.nonzero(is_positive)
-    holds_positive[columns, groups[images]] = True
-    n_groups_pos = holds_positive.sum(axis=1).tolist()
+    by_label = np.ascontiguousarray(labels.T)
+    n_pos = np.count_nonzero(by_label == 1, axis=1).tolist()
+    n_neg = np.count_nonzero(by_label == 0, axis=1).tolist()
+    n_groups_pos = [np.count_nonzero(np.bincount(groups[np.flatnonzero(of_label == 1)])) for of_label in by_label]
     unfitted = _unfitted_reasons(~np.isnan(logits[0]), task)
     rows = []
     for c in range(k):
@@ -327,7 +357,7 @@ def _label_rows(
                 calibration_reason=calibration_reason,
                 n_pos=n_pos[c],
                 n_neg=n_neg[c],
-                n_groups_pos=n_groups_pos[c],
+                n_groups_pos=int(n_groups_pos[c]),
             )
         )
     return tuple(rows)
@@ -362,14 +392,13 @@ def _record_without_images(k: int) -> RecordMetrics:
     )
 
 
-def _bin_rows(bins: BinSums, class_indices: Sequence[int | None]) -> list[ReliabilityBin]:
-    n_bins = bins.n.shape[1]
-    edges = bin_edges(n_bins).tolist()
+def _bin_rows(bins: BinSums, class_index: int | None) -> list[ReliabilityBin]:
+    edges = bin_edges(len(bins.n)).tolist()
     rows = []
-    for c, b in np.argwhere(bins.n > 0).tolist():
-        n = int(bins.n[c, b])
-        mean_p, mean_y = float(bins.sum_p[c, b]) / n, float(bins.sum_y[c, b]) / n
-        rows.append(ReliabilityBin(class_indices[c], b, edges[b], edges[b + 1], n, mean_p, mean_y))
+    for b in np.flatnonzero(bins.n).tolist():
+        n = int(bins.n[b])
+        mean_p, mean_y = float(bins.sum_p[b]) / n, float(bins.sum_y[b]) / n
+        rows.append(ReliabilityBin(class_index, b, edges[b], edges[b + 1], n, mean_p, mean_y))
     return rows
 
 
@@ -378,8 +407,9 @@ def _defined(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _mean_or_nan(values: NDArray[np.float64]) -> float:
-    defined = values[~np.isnan(values)]
+def _mean_or_nan(values: Sequence[float] | NDArray[np.float64]) -> float:
+    defined = np.asarray(values)
+    defined = defined[~np.isnan(defined)]
     return float(defined.mean()) if len(defined) else np.nan
 
 

@@ -126,19 +126,16 @@ def _key_paths(value: Any, prefix: str = "") -> set[str]:
 def _device(project: Project) -> Iterator[Finding]:
     kinds = {card.kind for card in project.registry.encoders.values()}
     needs_images = bool(kinds & set(IMAGE_KINDS))
-    is_gpu_there = has_gpu()
-    try:
-        torch_version = version("torch")
-    except PackageNotFoundError:
-        verdict: Verdict = "warning" if needs_images else "ok"
-        remedy = "install the extra: pip install 'crsbench[encoders]'" if needs_images else ""
-        yield Finding(
-            "device", verdict, "torch is not installed" + (", a GPU is there" if is_gpu_there else ""), remedy
-        )
-        return
-    import torch  # an extra; the doctor only asks it what it sees
+    if needs_images:
+        try:
+            version("timm")
+        except PackageNotFoundError:
+            remedy = "install the extra: pip install 'crsbench[encoders]'"
+            yield Finding("encoders", "blocker", "the libraries that load image encoders are not installed", remedy)
+    import torch  # the doctor only asks it what it sees
 
-    if is_gpu_there and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
+    torch_version = version("torch")
+    if has_gpu() and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
         yield Finding(
             "device",
             "blocker" if needs_images else "warning",

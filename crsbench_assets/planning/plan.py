@@ -52,9 +52,14 @@ class Task:
         return self.attempt is not None and self.attempt.state == "running" and self.state != RUNNING
 
     @property
+    def is_outdated(self) -> bool:
+        """Whether there is no result of today's inputs."""
+        return self.state in (MISSING, STALE)
+
+    @property
     def is_due(self) -> bool:
         """Whether a default `materialize` computes it."""
-        return self.state in (MISSING, STALE)
+        return self.is_outdated and not self.stage.is_on_request
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Plan:
         if not cell.is_applicable:
             return CellState(cell.encoder_id, cell.dataset_id, "not_applicable", cell.reason)
         upstream = self.of((cell.dataset_id,), "dataset")
-        own = self.of((cell.encoder_id, cell.dataset_id), "cell")
+        own = [task for task in self.of((cell.encoder_id, cell.dataset_id), "cell") if not task.stage.is_on_request]
         status, reason = _status_of(upstream, own)
         return CellState(cell.encoder_id, cell.dataset_id, status, reason)
 
@@ -113,7 +118,7 @@ def _status_of(upstream: Sequence[Task], own: Sequence[Task]) -> tuple[str, str 
     pending = next((task for task in (*upstream, *own) if task.state != CURRENT), None)
     if pending is None:
         return "ok", None
-    has_result = own[-1].pointer is not None
+    has_result = any(task.pointer is not None for task in own if task.stage.name == "derive_axes")
     return ("stale" if has_result else "missing"), f"{pending.stage.name}: {pending.reason or pending.why}"
 
 

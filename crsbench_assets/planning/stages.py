@@ -29,6 +29,7 @@ class StageSpec:
         protocol_fields, encoder_fields, dataset_fields, settings_fields: dotted names of the fields it depends on.
         external: the user's files it reads, and ``grid``: who is scored on what.
         pool: Dagster pool that bounds how many run at once.
+        is_on_request: computed only where somebody names one of its tables; no plan asks for it.
         kinds: what the Dagster UI shows it is made with.
     """
 
@@ -42,6 +43,7 @@ class StageSpec:
     settings_fields: tuple[str, ...] = ()
     external: tuple[External, ...] = ()
     pool: str | None = None
+    is_on_request: bool = False
     kinds: tuple[str, ...] = ("polars",)
 
     @cached_property
@@ -66,6 +68,19 @@ class StageSpec:
     def last_table(self) -> str:
         """Table whose pointer is put last."""
         return self.tables[-1]
+
+
+def _analysis(table: str, reads: tuple[str, ...] = (), protocol_fields: tuple[str, ...] = ()) -> StageSpec:
+    """Return the stage of one analysis: named for its table, and about the panels that are scored against."""
+    return StageSpec(
+        table,
+        group="analyses",
+        tables=(table,),
+        reads=("dataset_statistics", "cell_axes", *reads),
+        protocol_fields=protocol_fields,
+        settings_fields=("label_policy", "caps"),
+        external=("panels", "grid"),
+    )
 
 
 STAGES: tuple[StageSpec, ...] = (
@@ -108,18 +123,28 @@ STAGES: tuple[StageSpec, ...] = (
     StageSpec(
         "probe",
         group="probes",
-        tables=("probe_fits", "predictions"),
+        tables=("probe_fits", "probe_weights", "predictions"),
         reads=("images", "dataset_statistics", "splits", "embeddings", "shift_embeddings"),
         protocol_fields=("seeds", "label_fractions", "probe", "corruptions"),
         dataset_fields=("task", "classes"),
+        settings_fields=("predictions",),
         pool="cpu_heavy",
-        kinds=("scikitlearn",),
+        kinds=("pytorch",),
+    ),
+    StageSpec(
+        "calibrate",
+        group="probes",
+        tables=("calibrated_records",),
+        reads=("images", "probe_fits", "predictions"),
+        protocol_fields=("seeds", "metrics"),
+        dataset_fields=("task", "classes"),
+        kinds=("scipy",),
     ),
     StageSpec(
         "measure",
         group="metrics",
         tables=("reliability_bins", "label_metrics", "run_records"),
-        reads=("images", "embeddings", "probe_fits", "predictions"),
+        reads=("images", "embeddings", "probe_fits", "probe_weights", "predictions"),
         protocol_fields=("seeds", "label_fractions", "metrics", "corruptions"),
         dataset_fields=("task", "classes"),
         kinds=("numpy",),
@@ -139,6 +164,26 @@ STAGES: tuple[StageSpec, ...] = (
         protocol_fields=("seeds", "label_fractions", "corruptions", "axes", "metrics.near_chance_auroc"),
     ),
     StageSpec(
+        "replicate",
+        group="aggregates",
+        tables=("axis_replicates",),
+        reads=("images", "embeddings", "probe_fits", "probe_weights", "predictions", "cell_axes"),
+        protocol_fields=("seeds", "label_fractions", "metrics", "corruptions", "axes"),
+        dataset_fields=("task", "classes"),
+        kinds=("numpy",),
+    ),
+    StageSpec(
+        "estimate",
+        group="probes",
+        tables=("estimator_fits", "estimator_records", "estimator_axes"),
+        reads=("images", "dataset_statistics", "splits", "embeddings", "shift_embeddings"),
+        protocol_fields=("seeds", "label_fractions", "probe", "metrics", "corruptions", "axes"),
+        dataset_fields=("task", "classes"),
+        pool="cpu_heavy",
+        is_on_request=True,
+        kinds=("pytorch", "scikitlearn"),
+    ),
+    StageSpec(
         "anchor",
         group="scores",
         tables=("reference_panels",),
@@ -154,7 +199,12 @@ STAGES: tuple[StageSpec, ...] = (
         settings_fields=("label_policy", "caps"),
         external=("panels", "grid"),
     ),
+    _analysis("label_efficiency_informativeness"),
+    _analysis("label_scarcity", reads=("seed_aggregates", "encoders"), protocol_fields=("label_fractions",)),
 )
+
+PLANNED: tuple[StageSpec, ...] = tuple(stage for stage in STAGES if not stage.is_on_request)
+"""Stages that a plan asks for by itself."""
 
 STAGE_OF_TABLE: dict[str, StageSpec] = {table: stage for stage in STAGES for table in stage.tables}
 """Stage that computes a table; a table that is absent here is declared and not computed yet."""
@@ -164,8 +214,8 @@ EXTRACTION = ("extract",)
 
 
 def stages_of(grain: Grain) -> tuple[StageSpec, ...]:
-    """Return the stages of one grain, upstream first."""
-    return tuple(stage for stage in STAGES if stage.grain == grain)
+    """Return the stages of one grain that a plan asks for, upstream first."""
+    return tuple(stage for stage in PLANNED if stage.grain == grain)
 
 
 def stage_named(name: str) -> StageSpec:

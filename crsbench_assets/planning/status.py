@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from crsbench_assets.config.cards import IMAGE_KINDS
-from crsbench_assets.planning.plan import BLOCKED, CURRENT, Plan, Task
+from crsbench_assets.planning.plan import BLOCKED, CURRENT, MISSING, Plan, Task
 from crsbench_assets.storage.lake import Pointer
 from crsbench_assets.storage.project import Project
 
@@ -67,7 +67,7 @@ def plan_json(project: Project, plan: Plan) -> dict[str, Any]:
                 "why": task.why,
             }
             for task in plan.tasks
-            if task.state != CURRENT
+            if task.state != CURRENT and not (task.stage.is_on_request and task.state == MISSING)
         ],
     }
 

@@ -1,17 +1,19 @@
 """All probes of a cell: standardise once per seed, fit every fraction, predict every condition.
 
-What lives here: which rows a probe sees, and the rows of ``probe_fits`` and ``predictions``. What stays out: the
-solver (``logistic``) and the splits (``data.splits``). Source: protocol page, sections 2 and 4.
+What lives here: which rows a probe sees, its weights on raw vectors, and the rows of ``probe_fits``,
+``probe_weights`` and ``predictions``. What stays out: the solver (``logistic``) and the splits (``data.splits``).
+Source: protocol page, sections 2 and 4.
 The unit of reproduction is (cell, seed): nothing of one seed depends on another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from crsbench_assets.probes.logistic import Design, LogisticFit, fit_logistic
+from crsbench_assets.config.ids import VALIDATION_CONDITION
+from crsbench_assets.probes.logistic import Certificate, Design, LogisticFit, fit_logistic
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 SOFTMAX = "softmax"
 
+_CHUNK_ROWS = 8192
+"""Rows that are held in float64 at once."""
+
 
 @dataclass(frozen=True)
 class ProbeInputs:
@@ -30,26 +35,39 @@ class ProbeInputs:
     Args:
         task: kind of the labels.
         classes: k names.
-        features: float (n, d) clean vectors of train, validation and test images.
+        image_ids: n ids, of the rows of ``features``.
+        features: float32 (n, d) clean vectors of train, validation and test images.
         labels: int8 (n, k): 1, 0, -1 unknown.
         train: seed -> row numbers of the training split, in the order whose prefixes are the label fractions.
-        n_validation: seed -> number of validation images.
+        validation: seed -> row numbers of the validation split.
         fraction_sizes: (seed, fraction) -> number of training images, or None where the fraction is infeasible.
-        test: condition -> (image ids, vectors (n_test, d)); an absent condition has no records.
+        test: condition -> (image ids, vectors (n_test, d)); an absent condition has no predictions.
         c, gap, sd_floor: of the protocol.
+        device: device of torch that the solver runs on.
     """
 
     task: Task
     classes: Sequence[str]
+    image_ids: Sequence[str]
     features: NDArray[np.float32]
     labels: NDArray[np.int8]
     train: Mapping[int, NDArray[np.int64]]
-    n_validation: Mapping[int, int]
+    validation: Mapping[int, NDArray[np.int64]]
     fraction_sizes: Mapping[tuple[int, float], int | None]
     test: Mapping[str, tuple[Sequence[str], NDArray[np.float32]]]
     c: float
     gap: float
     sd_floor: float
+    device: str = "cpu"
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Names of the separately solved problems: one softmax, or one per label."""
+        return tuple(self.classes) if self.task == "multi_label" else (SOFTMAX,)
+
+    def fractions(self, seed: int) -> list[float]:
+        """Return the label fractions of a seed, ascending."""
+        return sorted(fraction for s, fraction in self.fraction_sizes if s == seed)
 
 
 @dataclass(frozen=True)
@@ -59,9 +77,21 @@ class Standardisation:
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
 
-    def apply(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return z-scored features, float64 (n, d)."""
-        return (features.astype("float64") - self.mean) * self.scale
+    def apply(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return z-scored features (n, d), computed in float64 and stored as float32."""
+        import numpy as np
+
+        z = np.empty(features.shape, dtype=np.float32)
+        for rows in _chunks(len(features)):
+            z[rows] = (features[rows].astype(np.float64) - self.mean) * self.scale
+        return z
+
+    def on_raw(
+        self, weights: NDArray[np.float64], intercept: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the weights (k, d) and intercepts (k,) that do to raw vectors what these do to z-scored ones."""
+        raw = weights * self.scale
+        return raw, intercept - raw @ self.mean
 
 
 def standardisation(train: NDArray[np.float32], sd_floor: float) -> Standardisation:
@@ -75,15 +105,24 @@ def standardisation(train: NDArray[np.float32], sd_floor: float) -> Standardisat
     """
     import numpy as np
 
-    values = train.astype(np.float64)
-    sd = values.std(axis=0)
+    n = len(train)
+    mean = sum(train[rows].sum(axis=0, dtype=np.float64) for rows in _chunks(n)) / n
+    squares = sum(((train[rows].astype(np.float64) - mean) ** 2).sum(axis=0) for rows in _chunks(n))
+    sd = np.sqrt(squares / n)
     alive = sd > sd_floor * np.median(sd)
-    return Standardisation(values.mean(axis=0), np.where(alive, 1.0 / np.where(alive, sd, 1.0), 0.0))
+    return Standardisation(np.asarray(mean), np.where(alive, 1.0 / np.where(alive, sd, 1.0), 0.0))
 
 
-def fit_cell(
-    inputs: ProbeInputs, *, on_fit: Callable[[int, float], None] | None = None
-) -> tuple[pl.DataFrame, pl.DataFrame]:
+@dataclass(frozen=True)
+class FittedProbes:
+    """Rows of the three tables, without their constant columns."""
+
+    probe_fits: pl.DataFrame
+    probe_weights: pl.DataFrame
+    predictions: pl.DataFrame
+
+
+def fit_cell(inputs: ProbeInputs, *, on_fit: Callable[[int, float], None] | None = None) -> FittedProbes:
     """Fit and apply every probe of a cell.
 
     Args:
@@ -91,113 +130,168 @@ def fit_cell(
         on_fit: called with (seed, fraction) after each fit, for progress.
 
     Returns:
-        Rows of ``probe_fits`` and of ``predictions``, without their constant columns.
+        The rows. Predictions of the validation split, which post-hoc calibration is fitted on, stand under condition
+        ``validation`` at all labels.
     """
     import polars as pl
 
     from crsbench_assets.tables.registry import TABLES
 
     fits: list[dict[str, Any]] = []
-    predictions: list[pl.DataFrame] = []
-    for seed, rows in inputs.train.items():
-        z = standardisation(inputs.features[rows], inputs.sd_floor)
-        train = z.apply(inputs.features[rows])
-        test = {name: (ids, z.apply(vectors)) for name, (ids, vectors) in inputs.test.items()}
-        for fraction in sorted({f for s, f in inputs.fraction_sizes if s == seed}):
-            size = inputs.fraction_sizes[seed, fraction]
-            common = {
-                "seed": seed,
-                "label_fraction": fraction,
-                "n_fit": size or 0,
-                "n_val": inputs.n_validation[seed],
-                "n_dims": train.shape[1],
-                "n_dims_dropped": int((z.scale == 0).sum()),
-            }
-            if size is None:
-                fits += [common | _unfitted(p, "infeasible_fraction") for p in problems(inputs)]
-                continue
-            outcome, weights, intercept = _fit_subset(inputs, train[:size], inputs.labels[rows[:size]])
-            fits += [common | row for row in outcome]
-            predictions += [
-                _predictions(seed, fraction, name, ids, vectors @ weights.T + intercept)
-                for name, (ids, vectors) in test.items()
-            ]
-            if on_fit:
-                on_fit(seed, fraction)
+    weights = [TABLES["probe_weights"].empty().drop("encoder_id", "dataset_id")]
+    predictions = [TABLES["predictions"].empty().drop("encoder_id", "dataset_id")]
+    for seed in inputs.train:
+        probes, rows = _fit_seed(inputs, seed, on_fit)
+        fits += rows
+        weights.append(weight_rows(seed, probes, inputs))
+        for condition, (ids, vectors) in inputs.test.items():
+            predictions += prediction_rows(seed, condition, ids, probes, vectors)
+        held_out = inputs.validation[seed]
+        at_all = {fraction: probe for fraction, probe in probes.items() if fraction == 1.0}
+        ids = [inputs.image_ids[row] for row in held_out]
+        predictions += prediction_rows(seed, VALIDATION_CONDITION, ids, at_all, inputs.features[held_out])
     schema = TABLES["probe_fits"].polars_schema()
     fit_schema = {name: schema[name] for name in fits[0]}
-    empty = TABLES["predictions"].empty().drop("encoder_id", "dataset_id")
-    return pl.DataFrame(fits, schema=fit_schema), pl.concat([empty, *predictions])
+    return FittedProbes(pl.DataFrame(fits, schema=fit_schema), pl.concat(weights), pl.concat(predictions))
 
 
-def problems(inputs: ProbeInputs) -> list[str]:
-    """Return the names of the separately solved problems: one softmax, or one per label."""
-    return list(inputs.classes) if inputs.task == "multi_label" else [SOFTMAX]
+RawProbe = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
+"""Weights (k, d) and intercepts (k,) on raw vectors; NaN where a class was not fitted."""
 
 
-def _fit_subset(
-    inputs: ProbeInputs, features: NDArray[np.float64], labels: NDArray[np.int8]
-) -> tuple[list[dict[str, Any]], NDArray[np.float64], NDArray[np.float64]]:
-    """Return one row per problem, and weights (k, d) and intercepts (k,) with NaN where nothing was fitted."""
+def probe_logits(probes: Mapping[float, RawProbe], vectors: NDArray[np.float32]) -> dict[float, NDArray[np.float32]]:
+    """Return the logits of raw vectors by the probes of one seed.
+
+    Args:
+        probes: label fraction -> weights (k, d) and intercepts (k,) on raw vectors. All fractions share one product,
+            so give all of a seed: a part of them may differ in the last bit of float64.
+        vectors: float32 (n, d).
+
+    Returns:
+        label fraction -> float32 (n, k), computed in float64; NaN in columns of classes that were not fitted.
+    """
     import numpy as np
 
-    k, d = labels.shape[1], features.shape[1]
-    weights, intercept = np.full((k, d), np.nan), np.full(k, np.nan)
-    rows: list[dict[str, Any]] = []
-    if inputs.task != "multi_label":
-        target = labels.argmax(axis=1)
-        present = np.unique(target)
-        if present.size < 2:
-            return [_unfitted(SOFTMAX, "one_class_train")], weights, intercept
-        fit = fit_logistic(features, np.searchsorted(present, target), present.size, inputs.c)
-        weights[present], intercept[present] = fit.weights, fit.intercept
-        return [_fitted(SOFTMAX, fit, inputs.gap)], weights, intercept
-    everyone = Design(features)
-    for j, name in enumerate(inputs.classes):
-        known = labels[:, j] >= 0
-        target = labels[known, j].astype(np.int64)
-        if np.unique(target).size < 2:
-            rows.append(_unfitted(name, "one_class_train"))
-            continue
-        fit = fit_logistic(everyone if known.all() else Design(features[known]), target, 1, inputs.c)
-        weights[j], intercept[j] = fit.weights[0], fit.intercept[0]
-        rows.append(_fitted(name, fit, inputs.gap))
-    return rows, weights, intercept
+    if not probes:
+        return {}
+    stacked = np.concatenate([weights for weights, _ in probes.values()])
+    intercepts = np.concatenate([intercept for _, intercept in probes.values()])
+    logits = np.empty((len(vectors), len(stacked)), dtype=np.float32)
+    for rows in _chunks(len(vectors)):
+        logits[rows] = vectors[rows].astype(np.float64) @ stacked.T + intercepts
+    parts = np.split(logits, len(probes), axis=1)
+    return dict(zip(probes, parts, strict=True))
 
 
-def _fitted(problem: str, fit: LogisticFit, gap: float) -> dict[str, Any]:
-    return {
-        "problem": problem,
-        "n_iter": fit.n_iter,
-        "is_converged": fit.relative_gap <= gap,
-        "objective": fit.objective,
-        "grad_norm": fit.grad_norm,
-        "relative_gap": fit.relative_gap,
-        "solver": fit.solver,
-        "reason": None,
-    }
-
-
-def _unfitted(problem: str, reason: str) -> dict[str, Any]:
-    nothing = ("n_iter", "is_converged", "objective", "grad_norm", "relative_gap", "solver")
-    return {"problem": problem} | dict.fromkeys(nothing) | {"reason": reason}
-
-
-def _predictions(
-    seed: int, fraction: float, condition: str, ids: Sequence[str], logits: NDArray[np.float64]
-) -> pl.DataFrame:
+def weight_rows(seed: int, probes: Mapping[float, RawProbe], inputs: ProbeInputs) -> pl.DataFrame:
+    """Return the rows of ``probe_weights`` of one seed, without constant columns."""
     import numpy as np
     import polars as pl
 
-    stored = pl.Series("logits", logits.astype(np.float32)).cast(pl.List(pl.Float32))
-    if np.isnan(logits).any():
-        stored = stored.list.eval(pl.element().fill_nan(None))
-    return (
-        pl.DataFrame({"image_id": pl.Series(ids, dtype=pl.String), "logits": stored})
-        .with_columns(
-            seed=pl.lit(seed, dtype=pl.Int64),
-            label_fraction=pl.lit(fraction, dtype=pl.Float64),
-            condition_id=pl.lit(condition),
-        )
-        .select("seed", "label_fraction", "condition_id", "image_id", "logits")
+    from crsbench_assets.tables.registry import TABLES
+
+    schema = TABLES["probe_weights"].polars_schema()
+    rows = []
+    for fraction, (weights, intercept) in probes.items():
+        is_absent = inputs.task != "multi_label" and not np.isnan(intercept).all()
+        for name, w, b in zip(inputs.classes, weights, intercept, strict=True):
+            row = {"seed": seed, "label_fraction": fraction, "class_name": name}
+            if np.isnan(b):
+                row |= {"weights": None, "intercept": None}
+                row |= {"reason": "class_absent_train" if is_absent else "one_class_train"}
+            else:
+                row |= {"weights": w.tolist(), "intercept": float(b), "reason": None}
+            rows.append(row)
+    return pl.DataFrame(
+        rows, schema={name: schema[name] for name in schema if name not in ("encoder_id", "dataset_id")}
     )
+
+
+def raw_probes(weights: pl.DataFrame, seed: int, classes: Sequence[str], d: int) -> dict[float, RawProbe]:
+    """Return the probes of one seed on vectors of width d from rows of ``probe_weights``."""
+    import numpy as np
+    import polars as pl
+
+    found: dict[float, RawProbe] = {}
+    of_seed = weights.filter(pl.col("seed") == seed).sort("label_fraction")
+    for (fraction,), rows in of_seed.partition_by("label_fraction", as_dict=True).items():
+        by_class = {row["class_name"]: row for row in rows.iter_rows(named=True)}
+        w, b = np.full((len(classes), d), np.nan), np.full(len(classes), np.nan)
+        for j, name in enumerate(classes):
+            if by_class[name]["weights"] is not None:
+                w[j], b[j] = by_class[name]["weights"], by_class[name]["intercept"]
+        found[float(fraction)] = (w, b)
+    return found
+
+
+def _fit_seed(
+    inputs: ProbeInputs, seed: int, on_fit: Callable[[int, float], None] | None
+) -> tuple[dict[float, RawProbe], list[dict[str, Any]]]:
+    """Return the probes of a seed by fraction, and its rows of ``probe_fits``."""
+    rows = inputs.train[seed]
+    z = standardisation(inputs.features[rows], inputs.sd_floor)
+    design = Design(z.apply(inputs.features[rows]), device=inputs.device)
+    labels = inputs.labels[rows]
+    probes: dict[float, RawProbe] = {}
+    fits: list[dict[str, Any]] = []
+    for fraction in inputs.fractions(seed):
+        size = inputs.fraction_sizes[seed, fraction]
+        common = {
+            "seed": seed,
+            "label_fraction": fraction,
+            "n_fit": size or 0,
+            "n_val": len(inputs.validation[seed]),
+            "n_dims": inputs.features.shape[1],
+            "n_dims_dropped": int((z.scale == 0).sum()),
+        }
+        if size is None:
+            nothing = Certificate(None, None, None, None, None, "infeasible_fraction")
+            fits += [common | _fit_row(problem, nothing, inputs.gap) for problem in inputs.problems]
+            continue
+        fit: LogisticFit = fit_logistic(design.prefix(size), labels[:size], inputs.task, inputs.c, gap=inputs.gap)
+        probes[fraction] = z.on_raw(fit.weights, fit.intercept)
+        solved = zip(inputs.problems, fit.problems, strict=True)
+        fits += [common | _fit_row(problem, certificate, inputs.gap) for problem, certificate in solved]
+        if on_fit:
+            on_fit(seed, fraction)
+    return probes, fits
+
+
+def _fit_row(problem: str, certificate: Certificate, gap: float) -> dict[str, Any]:
+    found = certificate.relative_gap
+    return {
+        "problem": problem,
+        "n_iter": certificate.n_iter,
+        "is_converged": None if found is None else found <= gap,
+        "objective": certificate.objective,
+        "grad_norm": certificate.grad_norm,
+        "relative_gap": found,
+        "solver": certificate.solver,
+        "reason": certificate.reason,
+    }
+
+
+def prediction_rows(
+    seed: int, condition: str, ids: Sequence[str], probes: Mapping[float, RawProbe], vectors: NDArray[np.float32]
+) -> Iterator[pl.DataFrame]:
+    """Yield the rows of ``predictions`` of one seed and condition, fraction by fraction, without constant columns."""
+    import numpy as np
+    import polars as pl
+
+    for fraction, logits in probe_logits(probes, vectors).items():
+        stored = pl.Series("logits", logits).cast(pl.List(pl.Float32))
+        if np.isnan(logits).any():
+            stored = stored.list.eval(pl.element().fill_nan(None))
+        yield pl.DataFrame({"image_id": pl.Series(ids, dtype=pl.String), "logits": stored}).select(
+            pl.lit(seed, dtype=pl.Int64).alias("seed"),
+            pl.lit(fraction, dtype=pl.Float64).alias("label_fraction"),
+            pl.lit(condition).alias("condition_id"),
+            "image_id",
+            "logits",
+        )
+
+
+def _chunks(n: int) -> Iterator[slice]:
+    """Yield slices that cover n rows."""
+    for start in range(0, n, _CHUNK_ROWS):
+        yield slice(start, start + _CHUNK_ROWS)

@@ -31,6 +31,11 @@ REASONS: dict[str, str] = {
     "infeasible_fraction": "the fraction of this dataset has fewer images than classes",
     "unstable": "fewer than 95 % of the replicates are defined",
     "no_access": "the dataset needs an agreement that crsbench.yaml does not record",
+    # post-hoc calibration
+    "no_gain": "the loss on held-out validation images does not fall by one standard error, so the identity stands",
+    "at_bound": "the best parameters lie at a bound, so the data do not decide and the identity stands",
+    "one_class_validation": "the validation images hold one class or value of the label, so the identity stands",
+    "few_validation_images": "the validation images do not fill two folds with two classes, so the identity stands",
     # aggregates and scores
     "missing_seed": "not every seed has a value",
     "undefined_term": "a term of the ratio or mean is undefined",
@@ -39,8 +44,13 @@ REASONS: dict[str, str] = {
     "no_anchor": "the panel has no anchor for this dataset",
     "degenerate_axis": "all members agree on this axis, so it is set to 0.5",
     "no_panel": "no complete candidate forms a panel",
-    "no_replicates": "rank intervals need replicates of the axes, which this version does not compute yet",
+    "no_replicates": "this version does not turn the replicates of the axes into intervals of ranks yet",
     "panel_mismatch": "the panel was frozen under other rules or on another test set",
+    # analyses
+    "too_few_units": "fewer than three units for a correlation, or than two in a group for an interval",
+    "no_spread": "all units agree, so the statistic is undefined",
+    "empty_group": "the panel has no encoder in one of the two groups that are compared",
+    "no_common_dataset": "no dataset has a cell of every member",
     # splits
     "group_in_declared_test": "a group of the pool also has images in the declared test split",
     "excluded": "quarantined, or outside a cap",

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from crsbench_assets.aggregates.axes import cell_axes
 from crsbench_assets.aggregates.seeds import seed_aggregates
 from crsbench_assets.config.cards import PRIMARY
-from crsbench_assets.config.ids import CLEAN, shift_condition
+from crsbench_assets.config.ids import CLEAN, VALIDATION_CONDITION, shift_condition
+from crsbench_assets.config.machine import exact_device, one_thread
 from crsbench_assets.config.pace import Pace
 from crsbench_assets.data.splits import TEST, TRAIN, VALIDATION, fraction_size
 from crsbench_assets.embeddings.extract import extract as extract_vectors
 from crsbench_assets.encoders.source import Machine, vector_source
 from crsbench_assets.metrics.records import Record, measure_records
-from crsbench_assets.probes.fit import ProbeInputs, fit_cell
+from crsbench_assets.probes.fit import ProbeInputs, fit_cell, prediction_rows, raw_probes
 from crsbench_assets.worker.cohort_stages import LEFT_OUT
 from crsbench_assets.worker.context import StageContext, StageOutput
 
@@ -64,6 +65,28 @@ def extract_cell(
 
 def probe(context: StageContext) -> StageOutput:
     """Return every fit and prediction of a cell."""
+    inputs = probe_inputs(context)
+    n_fits = len(inputs.fraction_sizes)
+    done: list[tuple[int, float]] = []
+    pace = Pace()
+
+    def on_fit(seed: int, fraction: float) -> None:
+        done.append((seed, fraction))
+        if pace.is_due(len(done), n_fits):
+            context.progress(f"{len(done)} of {n_fits} fits")
+
+    with one_thread():
+        fitted = fit_cell(inputs, on_fit=on_fit)
+    is_kept = pl.col("condition_id").is_in([CLEAN, VALIDATION_CONDITION, *_shift_conditions(context)])
+    keeps_all = context.project.registry.settings.predictions == "all"
+    predictions = fitted.predictions if keeps_all else fitted.predictions.filter(is_kept)
+    return StageOutput(
+        {"probe_fits": fitted.probe_fits, "probe_weights": fitted.probe_weights, "predictions": predictions}
+    )
+
+
+def probe_inputs(context: StageContext) -> ProbeInputs:
+    """Return what the probes of a cell see: vectors aligned with labels, and the rows of every split."""
     protocol, card = context.protocol, context.dataset
     columns = ("condition_id", "image_id", "vector")
     embeddings, shift = context.read("embeddings", columns), context.read("shift_embeddings", columns)
@@ -74,22 +97,19 @@ def probe(context: StageContext) -> StageOutput:
     primary = images.filter(pl.col("source_id") == PRIMARY).filter(pl.col("image_id").is_in(ids.to_list()))
     labels = label_matrix(primary)
     row_of = pl.DataFrame({"image_id": ids, "row": np.arange(len(ids))})
-    train = {seed: _train_rows(splits, row_of, seed) for seed in protocol.seeds}
-    n_val = {
-        seed: splits.filter((pl.col("seed") == seed) & (pl.col("split") == VALIDATION)).height
-        for seed in protocol.seeds
-    }
+    train = {seed: _split_rows(splits, row_of, seed, TRAIN) for seed in protocol.seeds}
     feasible = set(json.loads(context.read("dataset_statistics").get_column("feasible_fractions")[0]))
     test_ids = set(_test_ids(splits))
     vectors = {str(name): part for (name,), part in by_condition.items()}
     vectors[CLEAN] = clean.filter(pl.col("image_id").is_in(list(test_ids)))
-    inputs = ProbeInputs(
+    return ProbeInputs(
         task=card.task,
         classes=card.classes,
+        image_ids=ids.to_list(),
         features=vector_matrix(clean),
         labels=labels,
         train=train,
-        n_validation=n_val,
+        validation={seed: _split_rows(splits, row_of, seed, VALIDATION) for seed in protocol.seeds},
         fraction_sizes={
             (seed, f): fraction_size(len(rows), f) if f in feasible else None
             for seed, rows in train.items()
@@ -102,26 +122,15 @@ def probe(context: StageContext) -> StageOutput:
         c=protocol.probe.c,
         gap=protocol.probe.relative_gap,
         sd_floor=protocol.probe.sd_floor,
+        device=exact_device(context.project.registry.settings.device),
     )
-    n_fits = len(inputs.fraction_sizes)
-    done: list[tuple[int, float]] = []
-    pace = Pace()
-
-    def on_fit(seed: int, fraction: float) -> None:
-        done.append((seed, fraction))
-        if pace.is_due(len(done), n_fits):
-            context.progress(f"{len(done)} of {n_fits} fits")
-
-    fits, predictions = fit_cell(inputs, on_fit=on_fit)
-    return StageOutput({"probe_fits": fits, "predictions": predictions})
 
 
 def measure(context: StageContext) -> StageOutput:
     """Return the metrics of every record of a cell, also of those that cannot be."""
     protocol, card = context.protocol, context.dataset
-    images = context.read("images").sort("image_id")
     records = measure_records(
-        _records(context, images),
+        cell_records(context),
         dataset_id=card.id,
         task=card.task,
         classes=card.classes,
@@ -154,10 +163,11 @@ def derive_axes(context: StageContext) -> StageOutput:
     return StageOutput({"cell_axes": axes})
 
 
-def _records(context: StageContext, images: pl.DataFrame) -> Iterator[Record]:
+def cell_records(context: StageContext) -> Iterator[Record]:
     """Yield every record that the protocol asks for: its logits, or the reason why there are none."""
     protocol, card = context.protocol, context.dataset
-    predictions = context.read("predictions")
+    images = context.read("images").sort("image_id")
+    predictions = _all_predictions(context)
     fits = context.read("probe_fits").filter(pl.col("reason") == "infeasible_fraction")
     infeasible = set(fits.get_column("label_fraction").to_list())
     by_record = predictions.partition_by("seed", "label_fraction", "condition_id", as_dict=True)
@@ -177,10 +187,34 @@ def _records(context: StageContext, images: pl.DataFrame) -> Iterator[Record]:
                 source = card.shift.id if is_shift and card.shift else PRIMARY
                 name = (source, part.height)
                 if name not in truth:
-                    truth[name] = _truth(images, source, part)
+                    truth[name] = labels_and_groups(images, source, part)
                 labels, groups = truth[name]
                 logits = logits_matrix(part, len(card.classes))
                 yield Record(seed, fraction, condition, logits, labels, groups, source, flag=flag)
+
+
+def _all_predictions(context: StageContext) -> pl.DataFrame:
+    """Return the predictions of a cell; those that were not kept are made again, bit by bit as they were."""
+    predictions = context.read("predictions")
+    if context.project.registry.settings.predictions == "all":
+        return predictions
+    weights = context.read("probe_weights")
+    vectors = context.read("embeddings", ["condition_id", "image_id", "vector"])
+    kept = predictions.get_column("condition_id").unique().to_list()
+    parts = [predictions.drop("encoder_id", "dataset_id")]
+    others = vectors.filter(~pl.col("condition_id").is_in(kept)).partition_by("condition_id", as_dict=True)
+    for (condition,), rows in others.items():
+        ordered = rows.sort("image_id")
+        matrix = vector_matrix(ordered)
+        for seed in context.protocol.seeds:
+            probes = raw_probes(weights, seed, context.dataset.classes, matrix.shape[1])
+            ids = ordered.get_column("image_id").to_list()
+            parts += prediction_rows(seed, str(condition), ids, probes, matrix)
+    return pl.concat(parts)
+
+
+def _shift_conditions(context: StageContext) -> list[str]:
+    return [shift_condition(context.shift_id)] if context.shift_id else []
 
 
 def _conditions_without_effect(embeddings: pl.DataFrame) -> set[str]:
@@ -189,7 +223,10 @@ def _conditions_without_effect(embeddings: pl.DataFrame) -> set[str]:
     return set(share.filter(pl.col("is_unchanged") > UNCHANGED_SHARE).get_column("condition_id"))
 
 
-def _truth(images: pl.DataFrame, source_id: str, part: pl.DataFrame) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+def labels_and_groups(
+    images: pl.DataFrame, source_id: str, part: pl.DataFrame
+) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+    """Return labels (n, k), -1 where unknown, and groups (n,), numbered from 0, of the images of predictions."""
     rows = part.select("image_id").join(
         images.filter(pl.col("source_id") == source_id), on="image_id", how="left", maintain_order="left"
     )
@@ -201,8 +238,9 @@ def _test_ids(splits: pl.DataFrame) -> list[str]:
     return splits.filter(pl.col("split") == TEST).get_column("image_id").unique().sort().to_list()
 
 
-def _train_rows(splits: pl.DataFrame, row_of: pl.DataFrame, seed: int) -> NDArray[np.int64]:
-    chosen = splits.filter((pl.col("seed") == seed) & (pl.col("split") == TRAIN)).sort("position")
+def _split_rows(splits: pl.DataFrame, row_of: pl.DataFrame, seed: int, split: str) -> NDArray[np.int64]:
+    """Return the row numbers of a split; those of the training split in the order of its label fractions."""
+    chosen = splits.filter((pl.col("seed") == seed) & (pl.col("split") == split)).sort("position", "image_id")
     return chosen.join(row_of, on="image_id", how="inner", maintain_order="left").get_column("row").to_numpy()
 
 

@@ -83,7 +83,7 @@ def describe(context: StageContext) -> StageOutput:
 
 def anchor(context: StageContext) -> StageOutput:
     """Return the anchors of every frozen panel, or of the provisional cohort before one is frozen."""
-    panels = _panels(context)
+    panels = panels_at_work(context)
     rows = [reference_panels(panel, context.protocol.scores) for panel, _ in panels]
     return StageOutput({"reference_panels": pl.concat([TABLES["reference_panels"].empty(), *rows])})
 
@@ -93,7 +93,7 @@ def score(context: StageContext) -> StageOutput:
     encoders = encoders_frame(context.project)
     axes = context.read_all("cell_axes")
     score_rows, cell_rows = [TABLES["crs_scores"].empty()], [TABLES["cell_scores"].empty()]
-    panels = _panels(context)
+    panels = panels_at_work(context)
     if not panels:
         score_rows.append(unscored(encoders, PROVISIONAL, "no_panel"))
     for panel, differing in panels:
@@ -176,7 +176,7 @@ def read_panels(project: Project) -> list[Panel]:
     return [Panel.from_json(path.read_text(encoding="utf-8")) for path in files]
 
 
-def _panels(context: StageContext) -> list[tuple[Panel, list[str]]]:
+def panels_at_work(context: StageContext) -> list[tuple[Panel, list[str]]]:
     """Return the panels to score against, each with the conditions in which it differs from today's."""
     statistics, axes = context.read_all("dataset_statistics"), context.read_all("cell_axes")
     frozen = read_panels(context.project)

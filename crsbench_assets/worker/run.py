@@ -22,7 +22,15 @@ from crsbench_assets.storage.layout import PartitionKey
 from crsbench_assets.storage.project import Project
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.tables.schema import TableSpec
-from crsbench_assets.worker import cell_stages, cohort_stages, pooled_stages
+from crsbench_assets.worker import (
+    analysis_stages,
+    calibration_stages,
+    cell_stages,
+    cohort_stages,
+    estimator_stages,
+    pooled_stages,
+    replicate_stage,
+)
 from crsbench_assets.worker.context import Progress, StageContext, StageOutput
 
 COMPUTE: dict[str, Callable[[StageContext], StageOutput]] = {
@@ -31,11 +39,16 @@ COMPUTE: dict[str, Callable[[StageContext], StageOutput]] = {
     "split": cohort_stages.split,
     "extract": cell_stages.extract,
     "probe": cell_stages.probe,
+    "calibrate": calibration_stages.calibrate,
     "measure": cell_stages.measure,
     "aggregate": cell_stages.aggregate,
     "derive_axes": cell_stages.derive_axes,
+    "replicate": replicate_stage.replicate,
+    "estimate": estimator_stages.estimate,
     "anchor": pooled_stages.anchor,
     "score": pooled_stages.score,
+    "label_efficiency_informativeness": analysis_stages.informativeness_of_label_efficiency,
+    "label_scarcity": analysis_stages.scarcity_of_labels,
 }
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.machine import torch_device
 from crsbench_assets.encoders.networks import load_encoder
-from crsbench_assets.encoders.timm_models import torch_device
 from crsbench_assets.images.preprocess import prepare
 from crsbench_assets_tests.encoders.fixtures import ALL, CANDIDATES, CONTROLS, card, changed, loaded, noise_images
 

@@ -14,7 +14,7 @@ TOOLS = Path(sys.executable).parent
 BLOCKED = """
 import importlib, pkgutil, sys
 
-NUMERICS = ("metrics", "aggregates", "scores")
+NUMERICS = ("metrics", "aggregates", "scores", "analyses")
 REFUSED = {
     "torch", "timm", "open_clip", "transformers", "peft", "duckdb", "dagster", "dagster_duckdb", "pyarrow.parquet",
     *(f"crsbench_assets.{name}" for name in (

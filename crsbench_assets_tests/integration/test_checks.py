@@ -15,7 +15,7 @@ from crsbench_assets.defs import build_definitions
 from crsbench_assets.orchestration.execution import Executor
 from crsbench_assets.orchestration.instance import environment
 from crsbench_assets.orchestration.keys import asset_key
-from crsbench_assets.planning.stages import stage_named
+from crsbench_assets.planning.stages import stage_named, stages_of
 from crsbench_assets.storage.lake import Provenance
 from crsbench_assets.storage.layout import HomeLayout, PartitionKey
 from crsbench_assets.storage.project import open_project, write_snapshot
@@ -104,7 +104,7 @@ def test_one_image_without_a_vector_fails_its_cell_alone(filled: HomeLayout, tmp
             assert ("tiny-b|enc-broken" in known) == (table in written and written[table].status == "ok"), table
             assert "tiny-a|enc-broken" in known, "its other cell is computed"
 
-    pooled = {"encoders", "reference_panels", "ranks", "cell_scores", "crs_scores"}
+    pooled = {table for stage in stages_of("whole") for table in stage.tables}
     assert {name: after[name].content_hash for name in before if name not in pooled} == {
         name: value for name, value in before.items() if name not in pooled
     }

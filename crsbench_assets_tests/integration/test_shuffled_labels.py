@@ -22,7 +22,7 @@ from crsbench_assets.encoders.images import ImageVectors
 from crsbench_assets.encoders.source import Machine
 from crsbench_assets.metrics.replicates import auroc_replicates, group_weights, percentile_interval
 from crsbench_assets.probes.fit import standardisation
-from crsbench_assets.probes.logistic import fit_logistic
+from crsbench_assets.probes.logistic import Design, fit_logistic
 from crsbench_assets_tests.encoders.fixtures import card
 
 pytestmark = pytest.mark.slow
@@ -59,12 +59,12 @@ def test_the_interval_of_the_random_control_covers_chance(
         is_test = generator.permutation(n_groups)[groups] < TEST_SHARE * n_groups
         target = (generator.permutation(n_groups)[groups] < n_groups // 2).astype(np.int64)
         z = standardisation(vectors[~is_test], 1e-6)
-        fit = fit_logistic(z.apply(vectors[~is_test]), target[~is_test], 2, 1.0)
+        labels = np.eye(2, dtype=np.int8)[target]
+        fit = fit_logistic(Design(z.apply(vectors[~is_test])), labels[~is_test], "single_label", 1.0)
         logits = z.apply(vectors[is_test]) @ fit.weights.T + fit.intercept
         _, test_groups = np.unique(groups[is_test], return_inverse=True)
         weights = group_weights(f"shuffle {shuffle}", int(test_groups.max()) + 1, 1000)
-        labels = np.eye(2, dtype=np.int8)[target[is_test]]
-        found = auroc_replicates(logits, labels, "single_label", test_groups, weights)
+        found = auroc_replicates(logits, labels[is_test], "single_label", test_groups, weights)
         interval = percentile_interval(found.values)
         assert interval.low is not None and interval.high is not None and found.point is not None
         covered += interval.low <= 0.5 <= interval.high

@@ -6,21 +6,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import expit
 from sklearn.metrics import brier_score_loss, log_loss
 
 from crsbench_assets.config.randomness import keyed_generator
 from crsbench_assets.metrics.calibration import (
-    brier_scores,
+    brier_score,
     class_probabilities,
     debiased_calibration_error,
     ece_floor,
     equal_mass_bins,
     equal_width_bins,
     expected_calibration_error,
-    logistic_losses,
+    logistic,
+    logistic_loss,
     softmax_loss,
     top_label,
 )
+from crsbench_assets.metrics.columns import rank_columns
 
 # Thousandths hit bin edges exactly or stay clear of them, so the strict formula below is the right answer.
 THOUSANDTHS = st.integers(0, 1000).map(lambda i: i / 1000)
@@ -33,7 +36,8 @@ PROBABILITIES_AND_LABELS = st.lists(
 
 def _column(pairs):
     p, y = zip(*pairs, strict=True)
-    return np.array(p)[:, None], np.array(y, dtype=np.int8)[:, None]
+    (column,) = rank_columns(np.array(p)[:, None], np.array(y, dtype=np.int8)[:, None])
+    return column
 
 
 def _ece_by_masks(p, y, n_bins):
@@ -67,7 +71,7 @@ def test_equal_width_by_hand():
     # (.5, 1]        .6 .8 1.     1 1 0    |.8 - 2/3| = 2/15  3/5     ECE = .08 + .08 = .16
     p = np.array([[0.2], [0.4], [0.6], [0.8], [1.0]])
     y = np.array([[1], [0], [1], [1], [0]], dtype=np.int8)
-    assert expected_calibration_error(equal_width_bins(p, y, 2))[0] == pytest.approx(0.16)
+    assert expected_calibration_error(equal_width_bins(*rank_columns(p, y), 2)) == pytest.approx(0.16)
 
 
 def test_equal_mass_by_hand():
@@ -75,9 +79,9 @@ def test_equal_mass_by_hand():
     # y          0  1    0  1  gaps: |.5 - 1| = .5 (sum), |.9 - 1| = .1 (sum) -> .6 / 4
     p = np.array([[0.2], [0.1], [0.9], [0.2]])
     y = np.array([[1], [0], [1], [0]], dtype=np.int8)
-    bins = equal_mass_bins(p, y, 2)
-    assert bins.n.tolist() == [[3, 1]]
-    assert expected_calibration_error(bins)[0] == pytest.approx(0.15)
+    bins = equal_mass_bins(*rank_columns(p, y), 2)
+    assert bins.n.tolist() == [3, 1]
+    assert expected_calibration_error(bins) == pytest.approx(0.15)
 
 
 def test_debiased_by_hand():
@@ -85,7 +89,8 @@ def test_debiased_by_hand():
     # mean y 1: squared gap .25, variance 0 -> root .5
     p = np.full((4, 2), 0.5)
     y = np.array([[1, 1], [1, 1], [1, 1], [0, 1]], dtype=np.int8)
-    assert debiased_calibration_error(equal_width_bins(p, y, 1)).tolist() == pytest.approx([0.0, 0.5], abs=1e-8)
+    errors = [debiased_calibration_error(equal_width_bins(column, 1)) for column in rank_columns(p, y)]
+    assert errors == pytest.approx([0.0, 0.5], abs=1e-8)
 
 
 def test_debiased_estimate_is_nearer_the_truth_than_the_plug_in():
@@ -93,23 +98,23 @@ def test_debiased_estimate_is_nearer_the_truth_than_the_plug_in():
     rng = np.random.default_rng(0)
     p = rng.random((150, 200))
     y = (rng.random((150, 200)) < p).astype(np.int8)
-    bins = equal_width_bins(p, y, 15)
-    plug_in = (bins.n / 150 * ((bins.sum_y - bins.sum_p) / np.maximum(bins.n, 1)) ** 2).sum(axis=1)
-    assert (debiased_calibration_error(bins) ** 2).mean() < 0.3 * plug_in.mean()
+    sets = [equal_width_bins(column, 15) for column in rank_columns(p, y)]
+    plug_in = [(bins.n / 150 * ((bins.sum_y - bins.sum_p) / np.maximum(bins.n, 1)) ** 2).sum() for bins in sets]
+    assert np.mean([debiased_calibration_error(bins) ** 2 for bins in sets]) < 0.3 * np.mean(plug_in)
 
 
 @settings(max_examples=60, deadline=None)
 @given(PROBABILITIES_AND_LABELS, st.sampled_from([1, 2, 10, 15]))
 def test_calibration_errors_agree_with_their_formulas(pairs, n_bins):
-    p, y = _column(pairs)
-    known = y[:, 0] >= 0
-    equal_width = expected_calibration_error(equal_width_bins(p, y, n_bins))[0]
-    equal_mass = expected_calibration_error(equal_mass_bins(p, y, n_bins))[0]
+    column = _column(pairs)
+    p, y = np.array([pair for pair in pairs if pair[1] >= 0]).reshape(-1, 2).T
+    equal_width = expected_calibration_error(equal_width_bins(column, n_bins))
+    equal_mass = expected_calibration_error(equal_mass_bins(column, n_bins))
     assert equal_mass == pytest.approx(_adaptive_ece_by_hand(pairs, n_bins), abs=1e-12, nan_ok=True)
-    if known.any():
-        assert equal_width == pytest.approx(_ece_by_masks(p[known, 0], y[known, 0], n_bins), abs=1e-12)
+    if len(p):
+        assert equal_width == pytest.approx(_ece_by_masks(p, y, n_bins), abs=1e-12)
         assert 0.0 <= equal_width <= 1.0
-        assert 0.0 <= debiased_calibration_error(equal_width_bins(p, y, n_bins))[0] <= 1.0
+        assert 0.0 <= debiased_calibration_error(equal_width_bins(column, n_bins)) <= 1.0
     else:
         assert np.isnan(equal_width)
 
@@ -119,28 +124,42 @@ def test_calibration_errors_agree_with_their_formulas(pairs, n_bins):
 def test_calibration_errors_ignore_order_and_duplication(pairs, random):
     shuffled = random.sample(pairs, len(pairs))
     for binned in (equal_width_bins, equal_mass_bins):
-        value = expected_calibration_error(binned(*_column(pairs), 15))[0]
+        value = expected_calibration_error(binned(_column(pairs), 15))
         for other in (shuffled, pairs + pairs):
-            changed = expected_calibration_error(binned(*_column(other), 15))[0]
+            changed = expected_calibration_error(binned(_column(other), 15))
             assert changed == pytest.approx(value, abs=1e-12, nan_ok=True)
 
 
 def test_fewer_entries_than_bins():
-    p = np.array([[0.3], [0.6]])
-    y = np.array([[0], [1]], dtype=np.int8)
-    assert equal_mass_bins(p, y, 15).n.sum() == 2
-    assert expected_calibration_error(equal_mass_bins(p, y, 15))[0] == pytest.approx((0.3 + 0.4) / 2)
+    bins = equal_mass_bins(_column([(0.3, 0), (0.6, 1)]), 15)
+    assert bins.n.sum() == 2
+    assert expected_calibration_error(bins) == pytest.approx((0.3 + 0.4) / 2)
 
 
 def test_probabilities_outside_the_unit_interval_are_refused():
     with pytest.raises(ValueError, match="outside"):
-        equal_width_bins(np.array([[1.5]]), np.ones((1, 1), dtype=np.int8), 15)
+        equal_width_bins(_column([(1.5, 1)]), 15)
 
 
 def test_softmax_gives_absent_classes_zero_and_needs_two():
     p = class_probabilities(np.array([[1.0, np.nan, 1.0]]), "single_label")
     assert p.tolist() == [[0.5, 0.0, 0.5]]
     assert np.isnan(class_probabilities(np.array([[1.0, np.nan, np.nan]]), "ordinal")).all()
+
+
+def test_logistic_over_the_whole_range_of_floats():
+    z = np.array([-np.inf, -800.0, -700.0, -30.0, -1e-9, 0.0, 1.5, 40.0, 800.0, np.inf, np.nan])
+    np.testing.assert_allclose(logistic(z), expit(z), rtol=4e-16, atol=1e-307)
+    ordered = np.sort(np.random.default_rng(0).normal(scale=8, size=200_000).astype(np.float32))
+    assert (np.diff(logistic(ordered)) >= 0).all()  # what sorts the logits sorts the probabilities
+
+
+def test_nothing_counts():
+    column = _column([(0.5, -1)])
+    bins = equal_width_bins(column, 15)
+    values = (expected_calibration_error(bins), debiased_calibration_error(bins))
+    assert np.isnan([*values, brier_score(column), logistic_loss(column)]).all()
+    assert equal_mass_bins(column, 15).n.sum() == 0
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
@@ -158,7 +177,8 @@ def test_scoring_rules_agree_with_scikit_learn():
     rng = np.random.default_rng(3)
     logits, labels = 3 * rng.normal(size=(200, 4)), rng.integers(-1, 2, size=(200, 4)).astype(np.int8)
     p = class_probabilities(logits, "multi_label")
-    brier, loss = brier_scores(p, labels), logistic_losses(logits, labels)
+    brier = [brier_score(column) for column in rank_columns(p, labels)]
+    loss = [logistic_loss(column) for column in rank_columns(logits, labels)]
     for c in range(4):
         known = labels[:, c] >= 0
         assert brier[c] == pytest.approx(brier_score_loss(labels[known, c], p[known, c]), abs=1e-9)
@@ -170,8 +190,8 @@ def test_scoring_rules_agree_with_scikit_learn():
 
 def test_losses_stay_exact_where_probabilities_saturate():
     # p rounds to 1 at z = 800, yet -log(1 - p) = 800 + log(1 + exp(-800)) = 800
-    logits = np.array([[800.0]])
-    assert logistic_losses(logits, np.array([[0]], dtype=np.int8))[0] == 800.0
+    assert logistic_loss(_column([(800.0, 0)])) == 800.0
+    assert logistic_loss(_column([(-40.0, 0), (40.0, 1)])) == np.exp(-40.0)  # log1p(x) is x for so small an x
     assert softmax_loss(np.array([[800.0, 0.0]]), np.array([1])) == 800.0
 
 
@@ -200,7 +220,9 @@ def test_floor_agrees_with_drawing_whole_label_sets(task):
     drawn = []
     for _ in range(1000):
         labels = (rng.random(columns.shape) < columns).astype(np.int8)
-        drawn.append(expected_calibration_error(equal_width_bins(columns, labels, 15)))
+        drawn.append(
+            [expected_calibration_error(equal_width_bins(column, 15)) for column in rank_columns(columns, labels)]
+        )
     macros = np.mean(drawn, axis=1)
     assert mean == pytest.approx(macros.mean(), abs=5 * macros.std() * np.sqrt(2 / 1000))
     assert p95 == pytest.approx(np.quantile(macros, 0.95), rel=0.05)

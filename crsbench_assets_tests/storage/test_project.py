@@ -12,7 +12,7 @@ import pytest
 
 from crsbench_assets.config.errors import ConfigError, CrsbenchError, StorageError
 from crsbench_assets.orchestration.resources import ProjectResource
-from crsbench_assets.planning.plan import CURRENT, plan
+from crsbench_assets.planning.plan import plan
 from crsbench_assets.storage.files import read_json, replace_json
 from crsbench_assets.storage.lake import Provenance
 from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout, resolve_home
@@ -83,7 +83,7 @@ def test_an_empty_home_changes_its_mind(tiny_home: HomeLayout) -> None:
 
 def test_a_description_of_the_protocol_may_change(computed_home: HomeLayout) -> None:
     write_protocol(computed_home.root, description="in other words")
-    assert all(task.state == CURRENT for task in plan(open_project(computed_home.root)).tasks)
+    assert not any(task.is_due for task in plan(open_project(computed_home.root)).tasks)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_an_id_with_other_content(computed_home: HomeLayout, kind: str, card: di
     assert f"The card of the {name!r} now describes other content" in sentence
     assert f"Give the new content a new id (another file in {kind}/)" in sentence
     path.write_bytes(before)
-    assert all(task.state == CURRENT for task in plan(open_project(computed_home.root)).tasks)
+    assert not any(task.is_due for task in plan(open_project(computed_home.root)).tasks)
 
 
 def test_an_id_keeps_its_content_also_after_its_card_was_away(computed_home: HomeLayout) -> None:
@@ -209,7 +209,7 @@ def test_a_home_moved_elsewhere(computed_home: HomeLayout, tmp_path: Path) -> No
     moved = HomeLayout(Path(shutil.move(computed_home.root, tmp_path / "moved")))
     project = open_project(moved.root)
     found = plan(project)
-    assert [task for task in found.tasks if task.state != CURRENT] == []
+    assert [task for task in found.tasks if task.is_due] == []
     assert {cell.status for cell in found.cells} == {"ok"}
     answer = query(project, "SELECT count(*) AS n FROM run_records", cells=lambda: plan(project).cells)
     assert answer.table.to_pylist() == [{"n": 24}]

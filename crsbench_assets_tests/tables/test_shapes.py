@@ -209,7 +209,7 @@ def test_a_shape_with_repeated_or_missing_columns_cannot_be_written(columns: tup
 
 
 def test_every_stage_writes_tables_of_one_grain() -> None:
-    assert [stage.grain for stage in STAGES].count("cell") == 5
+    assert [stage.grain for stage in STAGES].count("cell") == 8
     written = [name for stage in STAGES for name in stage.tables]
     assert len(written) == len(set(written)), "two stages write one table"
     assert set(written) <= TABLES.keys()

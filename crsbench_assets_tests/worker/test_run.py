@@ -12,7 +12,7 @@ import pytest
 
 from crsbench_assets.config.errors import ConfigError, StorageError
 from crsbench_assets.planning.plan import plan
-from crsbench_assets.planning.stages import STAGES, stage_named, stages_of
+from crsbench_assets.planning.stages import PLANNED, STAGES, stage_named, stages_of
 from crsbench_assets.storage.hashing import frame_hash
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.leases import read_attempt
@@ -37,13 +37,13 @@ GOLDEN = {
     "splits": "b6297134101d5f34637e8e4ef41d11ad",
     "dataset_statistics": "9ea9c8c785940b95faecbf055b2092c3",
     "embeddings": "faa4601a75b44b47c5b0fe365e23843c",
-    "probe_fits": "9bc62a5f89bde4049c8791a3a27b2802",
-    "predictions": "96d0d4462cc3f271e2bd5000cda57399",
+    "probe_fits": "d49fe2eb0397eacf2c970dbf7ac26df9",
+    "predictions": "e775556854560bc97257d2ae6963494c",
     "reliability_bins": "41314102cc523eec25c09784a9fcbc92",
     "label_metrics": "7879989e0445b2979f9fe2ef1c613e45",
-    "run_records": "279f0dc54cf6e3809f0ce733f7231cca",
-    "seed_aggregates": "c41b0e4d0a8534d09f9d26417fdd23bd",
-    "cell_axes": "b59c9863965cb8bafd76887c4b8594a6",
+    "run_records": "a15a213b8b5f23ef74c986dde3f75218",
+    "seed_aggregates": "5180d4289febe0d45d2f51e08c9ea21e",
+    "cell_axes": "66cdb68696cafc64c0aa1ddaccf3be7b",
 }
 """Content hashes of the tables behind one cell, floats rounded (:func:`rounded`)."""
 
@@ -119,7 +119,7 @@ def test_the_order_of_files_and_rows_is_nothing(computed_home: HomeLayout) -> No
 
 def test_only_stale_keeps_what_is_current(computed: Project) -> None:
     before = file_bytes(computed.layout.lake)
-    for stage in STAGES:
+    for stage in PLANNED:
         key = {"cell": ALPHA, "dataset": COHORT, "whole": ()}[stage.grain]
         result = run_stage(computed, stage, key, only_stale=True)
         assert result.is_reused and set(result.pointers) == set(stage.tables)
@@ -151,8 +151,12 @@ def test_every_declared_input_is_read_and_no_other(computed: Project, monkeypatc
         run_stage(computed, stage, {"cell": ALPHA, "dataset": COHORT, "whole": ()}[stage.grain])
         if set(stage.reads) - read:
             unread[stage.name] = set(stage.reads) - read
-    # the panel's rows are read from its file; the table only makes the stage stale
-    assert unread == {"score": {"reference_panels"}}
+    # the panel's rows are read from its file, the table only makes the stage stale; weights where logits were not kept
+    assert unread == {
+        "score": {"reference_panels"},
+        "measure": {"probe_weights"},
+        "replicate": {"probe_weights"},
+    }
 
 
 def test_an_absent_input_is_one_sentence(tiny_home: HomeLayout) -> None:
@@ -308,7 +312,7 @@ def test_rows_that_break_the_shape_are_not_committed(computed: Project, monkeypa
 
 
 def test_the_pointer_of_a_stage_that_is_put_last_is_the_commit(computed: Project) -> None:
-    for stage in STAGES:
+    for stage in PLANNED:
         key = {"cell": ALPHA, "dataset": COHORT, "whole": ()}[stage.grain]
         pointers = {name: computed.lake.pointer(name, key) for name in stage.tables}
         last = pointers[stage.last_table]
@@ -321,7 +325,7 @@ def test_progress_and_provenance(computed: Project) -> None:
     result = run_stage(computed, stage_named("probe"), ALPHA, run_id="run-9", progress=said.append)
     assert said[-1] == "4 of 4 fits", "one line in two seconds, and one at the end"
     assert {pointer.run_id for pointer in result.pointers.values()} == {"run-9"}
-    names = {"code version", "protocol", "dataset card", *stage_named("probe").reads}
+    names = {"code version", "protocol", "settings", "dataset card", *stage_named("probe").reads}
     assert set(result.pointers["predictions"].inputs) == names
 
 
@@ -339,3 +343,19 @@ def test_a_cap_leaves_images_out_and_moves_no_other(computed_home: HomeLayout) -
     kept = after.filter(pl.col("split") == "test")["image_id"].unique()
     # who stays in the test split was there before: a cap takes images away and brings none in
     assert set(kept) <= set(before.filter(pl.col("split") == "test")["image_id"])
+
+
+def test_logits_that_are_not_kept_are_made_again_bit_by_bit(computed_home: HomeLayout) -> None:
+    def rows(project: Project) -> dict[str, pl.DataFrame]:
+        tables = [name for stage in stages_of("cell") for name in stage.tables]
+        return {name: project.lake.read(name, ALPHA).drop("inputs_hash", strict=False) for name in tables}
+
+    before = rows(open_project(computed_home.root))
+    settings = computed_home.settings.read_text(encoding="utf-8")
+    computed_home.settings.write_text(f"{settings}predictions: clean_and_shift\n", encoding="utf-8")
+    project = open_project(computed_home.root)
+    assert ("measure", ALPHA) in compute(project)
+    after = rows(project)
+    assert [name for name in before if not after[name].equals(before[name])] == ["predictions"]
+    kept = after["predictions"].get_column("condition_id").unique().sort().to_list()
+    assert kept == ["clean", "validation"]

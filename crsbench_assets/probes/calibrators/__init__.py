@@ -1,0 +1,1 @@
+"""The maps that post-hoc calibration chooses from, and the optimiser that fits them."""

@@ -1,0 +1,1 @@
+"""What the report draws: from published rows to the traces of its plots."""
