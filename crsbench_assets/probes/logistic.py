@@ -100,10 +100,11 @@ class Design:
             self.features: torch.Tensor = torch.from_numpy(stored).to(device)
         if self.features.numel() and not torch.stack(torch.aminmax(self.features)).isfinite().all():
             raise ValueError(f"features must be finite numbers of {precision}")
+        self._whole: Design | None = None
 
     def prefix(self, n: int) -> Design:
-        """Return the design of the first ``n`` rows, in the same memory."""
-        return self._of(self.features[:n])
+        """Return the design of the first ``n`` rows, in the same memory and preconditioned by what is known of all."""
+        return self if n >= len(self.features) else self._of(self.features[:n], self)
 
     def rows(self, indices: NDArray[np.int64]) -> Design:
         """Return the design of any rows, copied."""
@@ -119,12 +120,12 @@ class Design:
         """The features as the batched solver sees them, with their eigenbasis; made once for all fits."""
         from crsbench_assets.probes.solver import Space
 
-        return Space(self.features)
+        return Space(self.features, None if self._whole is None else self._whole.space)
 
     @staticmethod
-    def _of(features: torch.Tensor) -> Design:
+    def _of(features: torch.Tensor, whole: Design | None = None) -> Design:
         design = Design.__new__(Design)
-        design.features = features
+        design.features, design._whole = features, whole
         return design
 
 
