@@ -322,6 +322,7 @@ def _aggregate(project: Project, key: PartitionKey, version: int) -> Frames:
     half = {name: 1.242 * pl.col(f"{name}_sd") for name in metrics}  # t of 5 seeds over the root of 5
     frame = frame.with_columns(
         reason=pl.lit(None, pl.String),
+        interval_reason=pl.lit(None, pl.String),
         **{f"{name}_ci_seed_low": pl.col(f"{name}_mean") - half[name] for name in metrics},
         **{f"{name}_ci_seed_high": pl.col(f"{name}_mean") + half[name] for name in metrics},
     )

@@ -105,6 +105,7 @@ def seed_aggregates(records: pl.DataFrame, seeds: Sequence[int]) -> pl.DataFrame
             "n_seeds": sum(record.get("macro_auroc") is not None for record in of_seeds),
             "n": _number_of_images(by_seed, fraction, condition),
             "reason": _reason(of_seeds, metrics),
+            "interval_reason": _interval_reason(of_seeds),
         }
         for metric in metrics:
             values = _complete(of_seeds, metric)
@@ -165,3 +166,11 @@ def _reason(of_seeds: Sequence[dict[str, Any]], metrics: Sequence[str]) -> str |
     n_defined = {metric: sum(record.get(metric) is not None for record in of_seeds) for metric in metrics}
     is_partial = any(0 < n < len(of_seeds) for n in n_defined.values())
     return "missing_seed" if is_partial or n_defined["macro_auroc"] == 0 else None
+
+
+def _interval_reason(of_seeds: Sequence[dict[str, Any]]) -> str | None:
+    """Return why a bound over test groups is NULL that the records were to have; records below all labels have none."""
+    if all(_complete(of_seeds, bound) is not None for bound in _TEST_BOUNDS):
+        return None
+    reasons = {record.get("interval_reason") for record in of_seeds} - {None}
+    return None if not reasons else str(reasons.pop()) if len(reasons) == 1 else "missing_seed"

@@ -38,7 +38,10 @@ def init(home: Path | None) -> None:
     is_new = init_home(layout)
     say(f"{'Made' if is_new else 'There is already'} a crsbench home at {layout.root}.")
     if is_new:
-        say("Next: `crsbench encoders list`, `crsbench datasets list`, then `crsbench materialize`.")
+        say(
+            f"Next, each with `--home {layout.root}`: `crsbench encoders list`, `crsbench datasets list`, then "
+            "`crsbench materialize`."
+        )
 
 
 def demo(home: Path | None, panel: str) -> None:

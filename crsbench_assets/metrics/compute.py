@@ -251,6 +251,8 @@ def _check_inputs(
         raise ValueError(
             f"found logits {logits.shape}, labels {labels.shape}, groups {groups.shape}; expected (n, k), (n, k), (n,)."
         )
+    if labels.size and (labels.min() < -1 or labels.max() > 1):
+        raise ValueError(f"found labels from {labels.min()} to {labels.max()}; expected 1, 0 and -1 (unknown).")
     if task != "multi_label" and not (((labels == 0) | (labels == 1)).all() and (labels.sum(axis=1) == 1).all()):
         raise ValueError(f"found {task} labels that are not one-hot; expected one 1 per row and 0 elsewhere.")
 

@@ -115,6 +115,8 @@ def measure_records(
                 weights[name] = group_weights(weights_key(dataset_id, record.source_id), name[1], n_replicates)
             is_shown = record.condition == CLEAN or record.source_id != "primary"
             run |= _interval_row(record, task, weights[name], n_bins, (encoder_id, dataset_id), is_exact=is_shown)
+            if run["interval_reason"] and (metrics.macro_auroc is None or metrics.ece is None):
+                run["interval_reason"] = metrics.reason
             if is_shown:
                 run |= _floor_row(record, task, n_bins, (encoder_id, dataset_id))
             bins += _bin_rows(record, task, classes, n_bins)
@@ -187,10 +189,11 @@ def _interval_row(
     row: dict[str, Any] = {}
     for name, interval in intervals.items():
         row |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
+    reason = next((interval.reason for interval in intervals.values() if interval.reason), None)
     return row | {
         "macro_auroc_ci_method": EXACT if is_exact else INFLUENCE,
         "n_replicates_dropped": int(np.count_nonzero(auroc.is_dropped | ece.is_dropped)),
-        "interval_reason": next((interval.reason for interval in intervals.values() if interval.reason), None),
+        "interval_reason": "one_group" if reason and weights.shape[1] < 2 else reason,
     }
 
 

@@ -306,7 +306,10 @@ def image_level_auroc_interval(logits: NDArray[np.floating], labels: NDArray[np.
     points: list[float] = []
     counts: list[int] = []
     influence = np.zeros(len(labels))
-    for column in rank_columns(ranking_scores(logits, task), labels):
+    scores = ranking_scores(logits, task)
+    if task != "multi_label" and scores.shape[1] == 2:
+        scores, labels = scores[:, 1:], labels[:, 1:]  # both classes have one AUROC, and its images count once
+    for column in rank_columns(scores, labels):
         point = auroc(column)
         if np.isnan(point):
             continue

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, stdtrit
 
 from crsbench_assets.metrics.calibration import fitted_columns
 from crsbench_assets.probes.calibrators.affine import AffineMethod, AffineProblem, Family, affine_family, log_softmax
@@ -171,8 +171,8 @@ def fit_calibrator(
 
     Labels of a multi-label task are problems of their own, fitted and accepted alone. Two fitted columns of a softmax
     are one problem of their difference. Refused, in this order: fewer than two fitted columns (``one_class_train``);
-    no image, or too few groups for two folds that hold two classes each (``few_validation_images``); an optimum at a
-    bound (``at_bound``), which for every method but temperature a class without an image means; images of one class
+    no image (``few_validation_images``); an optimum at a bound (``at_bound``), which for every method but temperature a
+    class without an image means; too few groups for two folds (``few_validation_images``); images of one class
     (``one_class_validation``); no gain (``no_gain``).
 
     Args:
@@ -204,11 +204,10 @@ def fit_calibrator(
     of_image = np.arange(len(exact)) if groups is None else np.asarray(groups, dtype=np.int64)
     repairs = []
     if task == "multi_label":
-        needed = needed_errors(exact.shape[1])
         for column in range(exact.shape[1]):
             known = labels[:, column] >= 0
             truth = labels[known, column].astype(np.intp)
-            problem = _Problem(exact[known, column, None], truth, 2, of_image[known], key, needed)
+            problem = _Problem(exact[known, column, None], truth, 2, of_image[known], key, exact.shape[1])
             repairs.append(_repair((column,), problem if fitted[column] else None, method))
     else:
         columns = np.flatnonzero(fitted)
@@ -216,7 +215,7 @@ def fit_calibrator(
         of_columns = exact[np.ix_(known, columns)]
         inputs = of_columns[:, 1:] - of_columns[:, :1] if columns.size == 2 else of_columns
         truth = labels[np.ix_(known, columns)].argmax(axis=1) if columns.size else np.zeros(0, dtype=np.intp)
-        problem = _Problem(inputs, truth, columns.size, of_image[known], key, needed_errors(1))
+        problem = _Problem(inputs, truth, columns.size, of_image[known], key, 1)
         repairs.append(_repair(tuple(columns.tolist()), problem if columns.size >= 2 else None, method))
     return Calibrator(method, tuple(repairs))
 
@@ -225,7 +224,7 @@ def fit_calibrator(
 class _Problem:
     """Images of one problem: logits (n, K) or margins (n, 1), classes (n,) of K, groups (n,).
 
-    ``key``: of the folds. ``needed_errors``: standard errors by which a loss has to fall.
+    ``key``: of the folds. ``n_problems``: problems that are decided beside each other, this one among them.
     """
 
     logits: NDArray[np.float64]
@@ -233,7 +232,7 @@ class _Problem:
     n_classes: int
     groups: NDArray[np.int64]
     key: tuple[object, ...]
-    needed_errors: float
+    n_problems: int
 
     def folds(self) -> NDArray[np.int64] | None:
         one_hot = np.eye(self.n_classes, dtype=np.int8)[self.truth]
@@ -315,19 +314,21 @@ def _refusal(problem: _Problem, held_out: NDArray[np.float64] | None) -> Refusal
     if held_out is None:
         return "few_validation_images"
     mean, error = grouped_mean(held_out - problem.losses(problem.logits), problem.groups)
-    return None if mean + problem.needed_errors * error < 0.0 else "no_gain"
+    needed = needed_errors(problem.n_problems, np.unique(problem.groups).size)
+    return None if mean + needed * error < 0.0 else "no_gain"
 
 
-def needed_errors(n_problems: int) -> float:
-    """Return the standard errors by which a loss has to fall, from 1 up: 1 for one problem, 2.28 for 14.
+def needed_errors(n_problems: int, n_groups: int) -> float:
+    """Return the standard errors by which a loss has to fall; with many groups 1 for one problem, 2.28 for 14.
 
-    The normal quantile at 1 - Phi(-1) / n_problems.
+    The quantile at 1 - Phi(-1) / n_problems of t with n_groups - 1 degrees of freedom, because few groups estimate
+    the error badly. One group has no error that could be estimated: infinite.
 
     Example:
-        >>> [round(needed_errors(n), 2) for n in (1, 14)]
-        [1.0, 2.28]
+        >>> [round(needed_errors(n, g), 2) for n, g in ((1, 10_000), (14, 10_000), (1, 3))]
+        [1.0, 2.28, 1.32]
     """
-    return -float(ndtri(ndtr(-1.0) / n_problems))
+    return np.inf if n_groups < 2 else -float(stdtrit(n_groups - 1, ndtr(-1.0) / n_problems))
 
 
 def grouped_mean(values: NDArray[np.float64], groups: NDArray[np.int64]) -> tuple[float, float]:

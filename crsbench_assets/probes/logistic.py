@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -43,8 +43,10 @@ class Certificate:
     Args:
         objective: value f of the objective, > 0.
         grad_norm: Euclidean norm of its gradient by weights and intercepts, summed in float64, >= 0.
-        relative_gap: ``1/2 grad_norm^2 / max(1, f)``, >= 0: at least ``(f - f*) / max(1, f)``; small is good.
-        n_iter: iterations, each of which passes over the features twice (forward and back).
+        relative_gap: ``1/2 grad_norm^2 / max(1, f)``, >= 0; small is good. With the intercept solved it is at least
+            ``(f - f*) / max(1, f)``; the intercept is solved to the same gradient, so the bound holds where its own
+            curvature ``C sum p (1 - p)`` is at least 1, and is short by that factor where it is less.
+        n_iter: iterations of the solver.
         solver: which one, for example ``batched:lbfgs-float32``, ``sklearn:newton-cholesky``.
         reason: None, or ``one_class_train``: the training labels of the problem have one value.
     """
@@ -162,6 +164,8 @@ def fit_logistic(
         >>> fit.weights.round(2).tolist(), [p.reason for p in fit.problems]
         ([[1.01], [nan]], [None, 'one_class_train'])
     """
+    import torch
+
     _check(design, labels, task)
     is_multi_label = task == "multi_label"
     n_positive, n_negative = (labels == 1).sum(axis=0), (labels == 0).sum(axis=0)
@@ -173,15 +177,17 @@ def fit_logistic(
         return LogisticFit(weights, intercept, (unfitted,) * (k if is_multi_label else 1))
     problems = [[column] for column in present.tolist()] if is_multi_label else [present.tolist()]
     with _exact_products():
+        found = [unfitted] * len(problems)
         if solver == "batched":
-            weights[present], intercept[present], found = _batched(design, labels[:, present], is_multi_label, c, gap)
-        else:
-            found = [unfitted] * len(problems)
+            # overflow, which only features far from standardised reach
+            with suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]
+                solved = _batched(design, labels[:, present], is_multi_label, c, gap)
+                weights[present], intercept[present], found = solved
         for number, columns in enumerate(problems):
             if _is_met(found[number], gap):
                 continue
             w, b, certificate = _reference(design, labels[:, columns], is_multi_label, c, gap)
-            if found[number].relative_gap is None or _is_met(certificate, found[number].relative_gap):
+            if not _is_met(found[number], np.inf) or _is_met(certificate, found[number].relative_gap):
                 weights[columns], intercept[columns], found[number] = w, b, certificate
     if not is_multi_label:
         return LogisticFit(weights, intercept, tuple(found))
@@ -246,7 +252,7 @@ def _reference(
         exact = exact_gradient(features, loss, w, b, c)
         row = [float(values.item()) for values in (exact.objective, exact.grad_norm, exact.relative_gap)]
         certificate = Certificate(row[0], row[1], row[2], n_iter, f"sklearn:{name}", None)
-        if best is None or _is_met(certificate, best[2].relative_gap):
+        if best is None or not _is_met(best[2], np.inf) or _is_met(certificate, best[2].relative_gap):
             best = weights, intercept, certificate
         if _is_met(certificate, gap):
             break

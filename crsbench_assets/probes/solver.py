@@ -253,7 +253,7 @@ class Exact:
 
     @property
     def relative_gap(self) -> Tensor:
-        """Half of the squared norm by max(1, objective) (P,): an upper bound of the relative gap."""
+        """Half of the squared norm by max(1, objective) (P,): the certified gap (``logistic.Certificate``)."""
         return 0.5 * self.grad_norm.square() / self.objective.clamp(min=1.0)
 
     def keep(self, index: Tensor) -> Exact:

@@ -16,7 +16,12 @@ SEED = ColumnSpec("seed", "integer", "Seed of the validation split, the label su
 LABEL_FRACTION = ColumnSpec("label_fraction", "real", "Fraction of the training labels used", low=0, high=1)
 CONDITION_ID = ColumnSpec("condition_id", "text", "`clean`, a corruption with its severity, or `shift_<id>`")
 CLASS_NAME = ColumnSpec("class_name", "text", "Class or label, as the dataset's card names it")
-REASON = ColumnSpec("reason", "text", "Why a value of this row is NULL; NULL where none is", nullable=True)
+REASON = ColumnSpec(
+    "reason",
+    "text",
+    "Why a value is NULL that a row of this kind has; NULL where every such value is there",
+    nullable=True,
+)
 STATUS = ColumnSpec("status", "text", "`ok`, or why there is no result")
 INPUTS_HASH = ColumnSpec("inputs_hash", "text", "Hash of everything this row depends on")
 N = ColumnSpec("n", "integer", "Number of test images", low=0)

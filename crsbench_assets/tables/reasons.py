@@ -30,6 +30,7 @@ REASONS: dict[str, str] = {
     "class_absent_train": "the training split holds no image of this class",
     "infeasible_fraction": "the fraction of this dataset has fewer images than classes",
     "unstable": "fewer than 95 % of the replicates are defined",
+    "one_group": "all test images are of one group, so nothing can be redrawn",
     "no_access": "the dataset needs an agreement that crsbench.yaml does not record",
     # post-hoc calibration
     "no_gain": "the loss on held-out validation images does not fall by one standard error, so the identity stands",

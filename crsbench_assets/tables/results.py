@@ -243,9 +243,13 @@ RESULT_TABLES = (
             metric("macro_auroc_ci_test_high", "Upper 95 % bound over test groups, mean over seeds", 0, 1),
             metric("ece_ci_test_low", "Lower 95 % bound over test groups, mean over seeds"),
             metric("ece_ci_test_high", "Upper 95 % bound over test groups, mean over seeds"),
+            ColumnSpec(
+                "interval_reason", "text", "Why a record at all labels lacks a bound over groups", nullable=True
+            ),
             REASON,
             INPUTS_HASH,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "cell_axes",

@@ -206,7 +206,8 @@ def test_near_chance_flag(protocol: Protocol, ci_low: float | None, flag: bool |
 def test_denominator_at_chance_is_undefined(protocol: Protocol) -> None:
     aurocs = table()
     aurocs[0, 1.0, "clean"] = aurocs[1, 1.0, "clean"] = {"a": 0.25, "b": 0.75}
-    rows = axes(protocol, aurocs, ci_low=None)
+    rules = protocol.metrics.model_copy(update={"near_chance_auroc": 0.4})
+    rows = axes(protocol.model_copy(update={"metrics": rules}), aurocs, ci_low=None)
     assert rows["label_efficiency", "chance_corrected"]["reason"] == "undefined_term"
     assert rows["label_efficiency", "primary"]["seed_values"] == pytest.approx([1.3, 1.3])
 
@@ -254,3 +255,11 @@ def test_ratios(clean: float, other: float, weight: float) -> None:
     drop = relative_drop(clean, other)
     assert robustness([drop], drop, weight) == pytest.approx(1 - drop)
     assert robustness([drop], None, weight) == robustness([drop], 0.0, 0.0)
+
+
+def test_an_auroc_at_chance_is_near_chance_without_an_interval(protocol: Protocol) -> None:
+    aurocs = table()
+    aurocs[0, 1.0, "clean"] = aurocs[1, 1.0, "clean"] = {"a": 0.5, "b": 0.5}
+    rows = axes(protocol, aurocs, ci_low=None)
+    assert rows["discrimination", "primary"]["is_near_chance"] is True
+    assert rows["robustness", "chance_corrected"]["reason"] == "near_chance"

@@ -668,3 +668,10 @@ def test_a_table_too_wide_for_the_terminal_is_one_line_per_value(capsys: pytest.
     show_rows(names, [list(range(40)), [None] * 40])
     out = capsys.readouterr().out
     assert "-- 1 of 2" in out and "column_39  39" in out
+
+
+def test_what_was_asked_for_by_name_is_published(crsbench: Command, computed_home: HomeLayout) -> None:
+    done = crsbench("materialize", "-t", "estimator_axes", "-e", "alpha", home=computed_home)
+    assert done.code == 0, done.out + done.err
+    found = crsbench("sql", "SELECT DISTINCT encoder_id FROM estimator_axes", "--format", "csv", home=computed_home)
+    assert found.out.splitlines() == ["encoder_id", "alpha"]

@@ -356,8 +356,10 @@ def test_the_error_of_a_mean_over_groups() -> None:
 
 
 def test_the_level_is_shared_among_labels() -> None:
-    assert needed_errors(1) == pytest.approx(1.0, abs=1e-12)
-    assert [round(needed_errors(k), 3) for k in (2, 14)] == [1.41, 2.279]
+    assert needed_errors(1, 10**7) == pytest.approx(1.0, abs=1e-6)
+    assert [round(needed_errors(k, 10**7), 3) for k in (2, 14)] == [1.41, 2.279]
+    # t with 1 and 4 degrees of freedom at the level of one standard error
+    assert [round(needed_errors(1, g), 3) for g in (1, 2, 5)] == [np.inf, 1.837, 1.142]
 
 
 def test_wrong_shapes_and_damaged_logits_are_refused() -> None:

@@ -233,6 +233,13 @@ class TestAll:
         if estimator.name != "knn":  # all images are equally near: which 20 vote is arbitrary
             assert np.exp(log_softmax(z, axis=1))[:, 0] == pytest.approx(np.full(3, 0.75), abs=0.02)
 
+    @pytest.mark.parametrize("n", [2, 20, 97, 120, 1001])
+    def test_ridge_reads_nothing_into_rounding(self, n):
+        # held-out scores of constant features are 0 but for rounding, which no slope may blow up
+        labels = one_hot([int(i % 5 < 2) if n > 2 else i for i in range(n)], 2)
+        z = fitted(Ridge(), (np.zeros((n, 5), dtype=np.float32), labels)).logits(np.zeros((1, 5), dtype=np.float32))
+        assert np.exp(log_softmax(z, axis=1))[0] == pytest.approx((labels.sum(axis=0) + 1) / (n + 2), abs=1e-6)
+
     @pytest.mark.parametrize("estimator", [e for e in ESTIMATORS if e.name != "knn"], ids=lambda e: e.name)
     def test_images_with_unknown_labels_enter_nothing(self, estimator):
         # a nearest neighbour may be an image without a label, which then does not vote; the others never look at it

@@ -17,7 +17,7 @@ from crsbench_assets.probes.fit import (
     raw_probes,
     standardisation,
 )
-from crsbench_assets.probes.logistic import Design, fit_logistic
+from crsbench_assets.probes.logistic import Certificate, Design, LogisticFit, fit_logistic
 
 N, D = 90, 6
 CLASSES = ("a", "b", "c")
@@ -145,3 +145,19 @@ def test_without_validation_images_there_are_no_rows_for_them() -> None:
     found = fit_cell(replace(inputs(), validation={0: nobody, 1: nobody}))
     assert set(found.predictions.get_column("condition_id")) == {CLEAN, "blur-s1"}
     assert set(found.probe_fits.get_column("n_val")) == {0}
+
+
+def test_a_fit_beyond_the_gap_is_recorded_as_not_converged(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    found = Certificate(1.0, 1.0, 2e-5, 7, "batched:test", None)
+
+    def unsolved(design: Design, labels: np.ndarray, *_: object, gap: float) -> LogisticFit:
+        asked.append(gap)
+        return LogisticFit(np.zeros((3, D)), np.zeros(3), (found,))
+
+    monkeypatch.setattr("crsbench_assets.probes.fit.fit_logistic", unsolved)
+    for gap, is_converged in ((1e-5, False), (1e-4, True)):
+        asked.clear()
+        fits = fit_cell(replace(inputs(), gap=gap)).probe_fits.filter(pl.col("reason").is_null())
+        assert set(asked) == {gap}
+        assert set(fits.get_column("is_converged")) == {is_converged}

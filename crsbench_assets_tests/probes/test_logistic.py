@@ -402,3 +402,15 @@ def test_the_matmul_precision_of_the_caller_stays() -> None:
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_overflow_in_the_batched_solver_leaves_the_problem_to_the_reference(monkeypatch):
+    def overflow(*_: object) -> None:
+        raise torch.linalg.LinAlgError("eigh: not finite")
+
+    features = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    labels = np.eye(3, dtype=np.int8)[np.arange(40) % 3]
+    monkeypatch.setattr("crsbench_assets.probes.solver.solve", overflow)
+    (certificate,) = fit_logistic(Design(features), labels, "single_label", 1.0).problems
+    assert certificate.solver is not None and certificate.solver.startswith("sklearn:")
+    assert certificate.relative_gap is not None and certificate.relative_gap <= 1e-8

@@ -42,7 +42,7 @@ GOLDEN = {
     "reliability_bins": "41314102cc523eec25c09784a9fcbc92",
     "label_metrics": "7879989e0445b2979f9fe2ef1c613e45",
     "run_records": "a15a213b8b5f23ef74c986dde3f75218",
-    "seed_aggregates": "5180d4289febe0d45d2f51e08c9ea21e",
+    "seed_aggregates": "6536867d091c50c65a2290608da69f27",
     "cell_axes": "66cdb68696cafc64c0aa1ddaccf3be7b",
 }
 """Content hashes of the tables behind one cell, floats rounded (:func:`rounded`)."""

@@ -39,8 +39,9 @@ def fold_numbers(
     groups hold; groups without a positive form one of their own), within a stratum in keyed order. The order of the
     rows plays no part, and a group is in one fold.
 
-    There are five folds, or as many as groups hold the second most frequent class, so that every fold holds at least
-    two classes out; for multi-label as many as the best balanced label has groups of its rarer value.
+    There are five folds, or as many as groups hold the second most frequent class, so that images that are their own
+    groups give every fold two classes (a group of several classes may leave a fold with one); for multi-label as many
+    as the best balanced label has groups of its rarer value.
 
     Args:
         labels: int8 (n, k).

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 GRID = tuple(10.0 ** (i / 2) for i in range(14, -7, -1))
 """Penalties from 1e7 to 1e-3 in half decades, the most regularised first."""
 
+NOISE = 1e-9
+"""Root mean square of held-out scores, on the scale of labels of 0 and 1, up to which they are rounding."""
 SLOPES = (1e-3, 1e3)
 """Bounds of the slope of a score scaled to a root mean square of 1. Where held-out scores say nothing, or the reverse
 of the labels, as in ten images they may, the lower one keeps the order that the scores have."""
@@ -203,7 +205,8 @@ def softmax_calibration(scores: NDArray[np.float64], targets: NDArray[np.float64
 
     The targets are smoothed to (n_c + 1) / (n_c + k) for the true class c of n_c images and 1 / (n_c + k) for the
     others, Platt's rule for two classes; the offsets sum to 0. The slope lies within :data:`SLOPES` over the scores'
-    root mean square. Convex, solved by L-BFGS-B.
+    root mean square. Convex, solved by L-BFGS-B. Scores that are 0 but for rounding state nothing: the offsets
+    are the smoothed frequencies, and the least slope keeps the order.
 
     Args:
         scores: float64 (n, k), n >= 1.
@@ -214,7 +217,10 @@ def softmax_calibration(scores: NDArray[np.float64], targets: NDArray[np.float64
     n, k = scores.shape
     counts = targets.sum(axis=0)
     smoothed = _smoothed(targets)
-    scale = float(np.sqrt((scores**2).mean())) or 1.0
+    prior = np.log(counts + 1.0)
+    scale = float(np.sqrt((scores**2).mean()))
+    if scale <= NOISE:
+        return SLOPES[0], prior - prior.mean()
     unit = scores / scale
 
     def objective(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -223,7 +229,6 @@ def softmax_calibration(scores: NDArray[np.float64], targets: NDArray[np.float64
         gradient = np.concatenate([[np.sum(residual * unit)], residual.sum(axis=0)])
         return -float(np.sum(smoothed * log_p)) / n, gradient
 
-    prior = np.log(counts + 1.0)
     found = minimize(
         objective,
         np.concatenate([[1.0], prior - prior.mean()]),
