@@ -145,11 +145,11 @@ def fit_cell(inputs: ProbeInputs, *, on_fit: Callable[[int, float], None] | None
         fits += rows
         weights.append(weight_rows(seed, probes, inputs))
         for condition, (ids, vectors) in inputs.test.items():
-            predictions += prediction_rows(seed, condition, ids, probes, vectors)
+            predictions.append(prediction_rows(seed, condition, ids, probes, vectors))
         held_out = inputs.validation[seed]
         at_all = {fraction: probe for fraction, probe in probes.items() if fraction == 1.0}
         ids = [inputs.image_ids[row] for row in held_out]
-        predictions += prediction_rows(seed, VALIDATION_CONDITION, ids, at_all, inputs.features[held_out])
+        predictions.append(prediction_rows(seed, VALIDATION_CONDITION, ids, at_all, inputs.features[held_out]))
     schema = TABLES["probe_fits"].polars_schema()
     fit_schema = {name: schema[name] for name in fits[0]}
     return FittedProbes(pl.DataFrame(fits, schema=fit_schema), pl.concat(weights), pl.concat(predictions))
@@ -273,22 +273,28 @@ def _fit_row(problem: str, certificate: Certificate, gap: float) -> dict[str, An
 
 def prediction_rows(
     seed: int, condition: str, ids: Sequence[str], probes: Mapping[float, RawProbe], vectors: NDArray[np.float32]
-) -> Iterator[pl.DataFrame]:
-    """Yield the rows of ``predictions`` of one seed and condition, fraction by fraction, without constant columns."""
+) -> pl.DataFrame:
+    """Return the rows of ``predictions`` of one seed and condition, fraction by fraction, without constant columns."""
     import numpy as np
     import polars as pl
 
-    for fraction, logits in probe_logits(probes, vectors).items():
-        stored = pl.Series("logits", logits).cast(pl.List(pl.Float32))
-        if np.isnan(logits).any():
-            stored = stored.list.eval(pl.element().fill_nan(None))
-        yield pl.DataFrame({"image_id": pl.Series(ids, dtype=pl.String), "logits": stored}).select(
-            pl.lit(seed, dtype=pl.Int64).alias("seed"),
-            pl.lit(fraction, dtype=pl.Float64).alias("label_fraction"),
-            pl.lit(condition).alias("condition_id"),
-            "image_id",
-            "logits",
-        )
+    from crsbench_assets.tables.registry import TABLES
+
+    if not probes:
+        return TABLES["predictions"].empty().drop("encoder_id", "dataset_id")
+    logits = np.concatenate(list(probe_logits(probes, vectors).values()))
+    stored = pl.Series("logits", logits).cast(pl.List(pl.Float32))
+    if np.isnan(logits).any():
+        stored = stored.list.eval(pl.element().fill_nan(None))
+    rows = pl.DataFrame(
+        {
+            "label_fraction": np.repeat(np.array(list(probes), dtype=np.float64), len(ids)),
+            "image_id": pl.Series([*ids] * len(probes), dtype=pl.String),
+            "logits": stored,
+        }
+    )
+    constant = pl.lit(seed, dtype=pl.Int64).alias("seed"), pl.lit(condition).alias("condition_id")
+    return rows.with_columns(*constant).select("seed", "label_fraction", "condition_id", "image_id", "logits")
 
 
 def _chunks(n: int) -> Iterator[slice]:

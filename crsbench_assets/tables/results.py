@@ -51,8 +51,8 @@ INTERVALS = (
     metric("ece_ci_high", "Upper 95 % bound over test groups; records at all labels only"),
     metric("macro_auroc_ci_image_low", "Lower 95 % bound if images were independent, which groups are not", 0, 1),
     metric("macro_auroc_ci_image_high", "Upper 95 % bound if images were independent, which groups are not", 0, 1),
-    metric("ece_ci_image_low", "Lower 95 % bound if images were independent, which groups are not"),
-    metric("ece_ci_image_high", "Upper 95 % bound if images were independent, which groups are not"),
+    metric("ece_ci_image_low", "Lower 95 % bound if images were independent; all labels, clean and shift only"),
+    metric("ece_ci_image_high", "Upper 95 % bound if images were independent; all labels, clean and shift only"),
     count(
         "n_replicates_dropped",
         "Replicates without a value of a label that has one on all test images, left out of the interval",

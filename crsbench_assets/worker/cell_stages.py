@@ -167,10 +167,10 @@ def cell_records(context: StageContext) -> Iterator[Record]:
     """Yield every record that the protocol asks for: its logits, or the reason why there are none."""
     protocol, card = context.protocol, context.dataset
     images = context.read("images").sort("image_id")
-    predictions = _all_predictions(context)
+    record = ("seed", "label_fraction", "condition_id")
+    by_record = _all_predictions(context).sort(*record, "image_id").partition_by(record, as_dict=True)
     fits = context.read("probe_fits").filter(pl.col("reason") == "infeasible_fraction")
     infeasible = set(fits.get_column("label_fraction").to_list())
-    by_record = predictions.partition_by("seed", "label_fraction", "condition_id", as_dict=True)
     idle = _conditions_without_effect(context.read("embeddings", ["condition_id", "is_unchanged"]))
     truth: dict[tuple[str, int], tuple[NDArray[np.int8], NDArray[np.int64]]] = {}
     for seed in protocol.seeds:
@@ -182,7 +182,6 @@ def cell_records(context: StageContext) -> Iterator[Record]:
                     reason = "infeasible_fraction" if fraction in infeasible else "no_vectors"
                     yield Record(seed, fraction, condition, reason=reason)
                     continue
-                part = part.sort("image_id")
                 is_shift = card.shift is not None and condition == shift_condition(card.shift.id)
                 source = card.shift.id if is_shift and card.shift else PRIMARY
                 name = (source, part.height)
@@ -209,7 +208,7 @@ def _all_predictions(context: StageContext) -> pl.DataFrame:
         for seed in context.protocol.seeds:
             probes = raw_probes(weights, seed, context.dataset.classes, matrix.shape[1])
             ids = ordered.get_column("image_id").to_list()
-            parts += prediction_rows(seed, str(condition), ids, probes, matrix)
+            parts.append(prediction_rows(seed, str(condition), ids, probes, matrix))
     return pl.concat(parts)
 
 
@@ -261,5 +260,5 @@ def label_matrix(rows: pl.DataFrame) -> NDArray[np.int8]:
 
 def logits_matrix(rows: pl.DataFrame, k: int) -> NDArray[np.float32]:
     """Return column ``logits`` as float32 (n, k) with NaN where a class was not fitted."""
-    flat: NDArray[np.float32] = rows.get_column("logits").explode().fill_null(float("nan")).to_numpy()
+    flat: NDArray[np.float32] = rows.get_column("logits").explode().to_numpy()
     return flat.reshape(rows.height, k)

@@ -98,7 +98,7 @@ def test_stored_weights_make_the_stored_logits_again_bit_by_bit(task: str) -> No
     found = fit_cell(given)
     for seed in (0, 1):
         probes = raw_probes(found.probe_weights, seed, CLASSES, D)
-        again = pl.concat(prediction_rows(seed, "blur-s1", given.test["blur-s1"][0], probes, given.test["blur-s1"][1]))
+        again = prediction_rows(seed, "blur-s1", *given.test["blur-s1"][:1], probes, given.test["blur-s1"][1])
         kept = found.predictions.filter((pl.col("seed") == seed) & (pl.col("condition_id") == "blur-s1"))
         assert again.equals(kept)
     absent = found.probe_weights.filter(pl.col("weights").is_null())
