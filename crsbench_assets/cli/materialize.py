@@ -113,7 +113,8 @@ def materialize(project: Project, selection: Selection, before_scores: Callable[
         pool.compute(ready, registry_hash, selection.force, outcome, "cells")
         before_scores()
         pooled = [table for stage in selection.stages("whole") for table in stage.tables]
-        if pooled or outcome.finished:  # what was computed is published, whoever asked for it
+        # what was asked for by name joins what is published; before the first scores there is nothing to join
+        if pooled or (outcome.finished and project.layout.warehouse.exists()):
             unit = Unit("whole", (), (*pooled, "warehouse"))
             pool.compute([unit], registry_hash, selection.force, outcome, "scores")
     return outcome

@@ -670,8 +670,14 @@ def test_a_table_too_wide_for_the_terminal_is_one_line_per_value(capsys: pytest.
     assert "-- 1 of 2" in out and "column_39  39" in out
 
 
-def test_what_was_asked_for_by_name_is_published(crsbench: Command, computed_home: HomeLayout) -> None:
-    done = crsbench("materialize", "-t", "estimator_axes", "-e", "alpha", home=computed_home)
+def test_what_was_asked_for_by_name_joins_what_is_published(crsbench: Command, published_home: HomeLayout) -> None:
+    done = crsbench("materialize", "-t", "estimator_axes", "-e", "alpha", home=published_home)
     assert done.code == 0, done.out + done.err
-    found = crsbench("sql", "SELECT DISTINCT encoder_id FROM estimator_axes", "--format", "csv", home=computed_home)
+    found = crsbench("sql", "SELECT DISTINCT encoder_id FROM estimator_axes", "--format", "csv", home=published_home)
     assert found.out.splitlines() == ["encoder_id", "alpha"]
+
+
+def test_a_table_before_the_first_scores(crsbench: Command, tiny_home: HomeLayout) -> None:
+    done = crsbench("materialize", "-t", "embeddings", "-e", "alpha", home=tiny_home)
+    assert (done.code, done.err) == (0, ""), done.out
+    assert not tiny_home.warehouse.exists()
