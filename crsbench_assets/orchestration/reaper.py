@@ -20,8 +20,9 @@ PROCESS_TAG = "crsbench/process"
 
 UNFINISHED = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING]
 
-LAUNCH_GRACE_S = 60.0
-"""A run without a known process is left alone for this long: it may be about to start."""
+START_TIMEOUT_S = 180.0
+"""A run that a daemon took from the queue has this long to get a process; Dagster's own default, for which it needs a
+daemon again."""
 
 
 def process_tags() -> dict[str, str]:
@@ -41,12 +42,11 @@ def reap(project: Project, instance: dg.DagsterInstance) -> list[str]:
             continue  # another launcher's processes are elsewhere, and theirs to watch
         process = _process_of(instance, run)
         if process is None:
-            # runs of the queue without a process are Dagster's own to start or to time out
-            if run.status == dg.DagsterRunStatus.NOT_STARTED or PROCESS_TAG not in run.tags:
+            # runs of the queue without a process are Dagster's own to start
+            waited = time.time() - record.update_timestamp.timestamp()
+            if run.status != dg.DagsterRunStatus.STARTING or waited < START_TIMEOUT_S:
                 continue
         elif not process.is_here() or process.is_alive():
-            continue
-        if time.time() - record.create_timestamp.timestamp() < LAUNCH_GRACE_S and process is None:
             continue
         pid = process.pid if process else "?"
         message = f"The process of this run ({pid}) is gone; it was reaped by crsbench."

@@ -318,16 +318,17 @@ def instance_of(layout: HomeLayout) -> Iterator[dg.DagsterInstance]:
 
 
 def is_daemons(run: dg.DagsterRun) -> bool:
-    """Whether a daemon made a run and has not queued it yet."""
+    """Whether a daemon made a run, and ended before it had queued it or, out of the queue, given it a process."""
     made_by = {"dagster/sensor_name", "dagster/retry_number"} & run.tags.keys()
-    return run.status == dg.DagsterRunStatus.NOT_STARTED and bool(made_by)
+    return run.status in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING) and bool(made_by)
 
 
 def assert_nothing_hangs(layout: HomeLayout) -> None:
     """Check that no run is unfinished, no slot claimed and no attempt open.
 
     A queued run waits for the next daemon, and so does one that a daemon had made and not yet queued when it ended: the
-    sensor's tick and the retry look for it and submit it.
+    sensor's tick and the retry look for it and submit it. One that it had just taken from the queue is timed out, by
+    the next daemon or the reaper.
     """
     with instance_of(layout) as instance:
         going = [run for run in instance.get_runs() if not run.is_finished]

@@ -25,7 +25,6 @@ def project(tiny_home: HomeLayout) -> Project:
 
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    monkeypatch.setattr(reaper, "LAUNCH_GRACE_S", 0.0)
     with dg.DagsterInstance.ephemeral() as made:
         monkeypatch.setattr(made, "_run_launcher", dg.DefaultRunLauncher())
         yield made
@@ -72,3 +71,15 @@ def test_runs_of_another_launcher_are_left_alone(
     unknown, elsewhere = started_run(instance), started_run(instance, dead_pid())
     assert reap(project, instance) == []
     assert (status(instance, unknown), status(instance, elsewhere)) == ("STARTED", "STARTED")
+
+
+def test_a_run_that_left_the_queue_and_never_got_a_process_fails_in_the_end(
+    project: Project, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statuses = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.NOT_STARTED)
+    taken, made = (instance.add_run(dg.DagsterRun(job_name="cells", status=s)).run_id for s in statuses)
+    assert reap(project, instance) == [], "it may be about to start"
+    monkeypatch.setattr(reaper, "START_TIMEOUT_S", -1.0)
+    (sentence,) = reap(project, instance)
+    assert taken[:8] in sentence
+    assert (status(instance, taken), status(instance, made)) == ("FAILURE", "NOT_STARTED")
