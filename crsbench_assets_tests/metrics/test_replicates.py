@@ -343,3 +343,29 @@ def test_records_say_which_intervals_they_have():
         assert all(row[f"{name}_low"] < row[f"{name}_high"] for name in bounds if f"{name}_low" in row)
         assert row["macro_auroc_ci_image_low"] < row["macro_auroc"] < row["macro_auroc_ci_image_high"]
     assert all(found[3][f"{name}_low"] is None for name in bounds)
+
+
+def test_a_binary_softmax_has_the_image_level_interval_of_its_margin():
+    generator = np.random.default_rng(3)
+    truth = (np.arange(100) < 3).astype(np.int8)  # 4.8 % of the resamples lack the three: counted twice it is unstable
+    margin = (generator.normal(size=100) + 2 * truth).astype(np.float32)
+    softmax = image_level_auroc_interval(
+        np.stack([-margin, margin], axis=1) / 2, np.stack([1 - truth, truth], axis=1), "single_label"
+    )
+    unit = image_level_auroc_interval(margin[:, None], truth[:, None], "multi_label")
+    assert softmax.reason is None and softmax == pytest.approx(unit)
+
+
+def test_one_group_is_a_reason_of_its_own():
+    logits, labels, _ = _multi_label_record(n=60, n_groups=6)
+    record = Record(0, 1.0, "clean", logits.astype(np.float32), labels, np.zeros(60, dtype=np.int64))
+    (row,) = measure_records(
+        [record],
+        dataset_id="demo",
+        task="multi_label",
+        classes=["a", "b", "c"],
+        n_bins=15,
+        n_replicates=100,
+        encoder_id="encoder",
+    ).run_records.rows(named=True)
+    assert (row["macro_auroc_ci_low"], row["ece_ci_low"], row["interval_reason"]) == (None, None, "one_group")
