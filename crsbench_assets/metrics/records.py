@@ -118,7 +118,9 @@ def measure_records(
             if run["interval_reason"] and (metrics.macro_auroc is None or metrics.ece is None):
                 run["interval_reason"] = metrics.reason
             if is_shown:
-                run |= _floor_row(record, task, n_bins, (encoder_id, dataset_id))
+                names = (encoder_id, dataset_id, record.seed, record.condition)
+                mean, p95 = record_floor(record.logits, record.labels, task, n_bins, names)
+                run |= {"ece_floor": mean, "ece_floor_p95": p95}
             bins += _bin_rows(record, task, classes, n_bins)
         runs.append(run)
         labels += [key | {"class_name": classes[row.index]} | _label_row(row) for row in metrics.labels]
@@ -198,14 +200,22 @@ def _interval_row(
     }
 
 
-def _floor_row(record: Record, task: Task, n_bins: int, names: tuple[str, str]) -> dict[str, Any]:
-    assert record.logits is not None and record.labels is not None
-    probabilities = class_probabilities(record.logits, task)
+def record_floor(
+    logits: NDArray[np.floating], labels: NDArray[np.int8], task: Task, n_bins: int, names: tuple[str, str, int, str]
+) -> tuple[float | None, float | None]:
+    """Return :func:`ece_floor` of a record's stated probabilities, over the entries that its ECE rests on.
+
+    Args:
+        logits: (n, k); a column of NaN was not fitted.
+        labels: int8 (n, k): 1 positive, 0 negative, -1 unknown.
+        task: kind of the labels.
+        n_bins: number of equal-width bins.
+        names: encoder, dataset, seed and condition, the key of the draws.
+    """
+    probabilities = class_probabilities(logits, task)
     if task == "multi_label":
-        probabilities = np.where(record.labels < 0, np.nan, probabilities)
-    generator = keyed_generator("ece_floor", *names, record.seed, record.condition)
-    mean, p95 = ece_floor(probabilities, task, n_bins, generator)
-    return {"ece_floor": mean, "ece_floor_p95": p95}
+        probabilities = np.where(labels < 0, np.nan, probabilities)
+    return ece_floor(probabilities, task, n_bins, keyed_generator("ece_floor", *names))
 
 
 def _bin_rows(record: Record, task: Task, classes: Sequence[str], n_bins: int) -> list[dict[str, Any]]:

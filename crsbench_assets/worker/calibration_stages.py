@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 from crsbench_assets.config.cards import PRIMARY, Task
 from crsbench_assets.config.ids import CLEAN, VALIDATION_CONDITION, shift_condition
 from crsbench_assets.config.machine import one_thread
-from crsbench_assets.config.randomness import keyed_generator
-from crsbench_assets.metrics.calibration import class_probabilities, ece_floor
 from crsbench_assets.metrics.compute import record_metrics
-from crsbench_assets.metrics.records import METRIC_NAMES
+from crsbench_assets.metrics.records import METRIC_NAMES, record_floor
 from crsbench_assets.probes.calibrate import METHODS, Calibrator, fit_calibrator
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.worker.cell_stages import labels_and_groups, logits_matrix
@@ -91,7 +89,7 @@ def _rows(context: StageContext) -> Iterator[dict[str, Any]]:
 
 def _aligned(images: pl.DataFrame, source_id: str, part: pl.DataFrame, k: int) -> _Predictions:
     ordered = part.sort("image_id")
-    labels, groups = labels_and_groups(images, source_id, ordered)
+    labels, groups = labels_and_groups(images, source_id, ordered.get_column("image_id"))
     return _Predictions(logits_matrix(ordered, k), labels, groups)
 
 
@@ -112,12 +110,9 @@ def _measured(
 ) -> dict[str, Any]:
     task, n_bins = context.dataset.task, context.protocol.metrics.ece_bins
     metrics = record_metrics(logits, test.labels, task, groups=test.groups, n_bins=n_bins)
-    stated = class_probabilities(logits, task)
-    if task == "multi_label":
-        stated = np.where(test.labels < 0, np.nan, stated)
     # the draws of the record before calibration, so that the two floors differ by their probabilities alone
-    generator = keyed_generator("ece_floor", context.encoder.id, context.dataset.id, seed, condition)
-    _, floor_p95 = ece_floor(stated, task, n_bins, generator)
+    names = (context.encoder.id, context.dataset.id, seed, condition)
+    _, floor_p95 = record_floor(logits, test.labels, task, n_bins, names)
     row: dict[str, Any] = {name: getattr(metrics, name) for name in METRIC_NAMES}
     return row | {"n": metrics.n, "ece_floor_p95": floor_p95, "reason": metrics.reason}
 

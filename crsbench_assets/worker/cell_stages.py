@@ -7,7 +7,7 @@ functions (``embeddings``, ``probes``, ``metrics``, ``aggregates``).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,11 +182,10 @@ def cell_records(context: StageContext) -> Iterator[Record]:
                     reason = "infeasible_fraction" if fraction in infeasible else "no_vectors"
                     yield Record(seed, fraction, condition, reason=reason)
                     continue
-                is_shift = card.shift is not None and condition == shift_condition(card.shift.id)
-                source = card.shift.id if is_shift and card.shift else PRIMARY
+                source = context.source_of(condition)
                 name = (source, part.height)
                 if name not in truth:
-                    truth[name] = labels_and_groups(images, source, part)
+                    truth[name] = labels_and_groups(images, source, part.get_column("image_id"))
                 labels, groups = truth[name]
                 logits = logits_matrix(part, len(card.classes))
                 yield Record(seed, fraction, condition, logits, labels, groups, source, flag=flag)
@@ -222,13 +221,18 @@ def _conditions_without_effect(embeddings: pl.DataFrame) -> set[str]:
     return set(share.filter(pl.col("is_unchanged") > UNCHANGED_SHARE).get_column("condition_id"))
 
 
+def rows_of_images(images: pl.DataFrame, source_id: str, ids: Sequence[str] | pl.Series) -> pl.DataFrame:
+    """Return the rows of images of one source, in the order of the ids."""
+    wanted = pl.DataFrame({"image_id": ids}, schema={"image_id": pl.String})
+    of_source = images.filter(pl.col("source_id") == source_id)
+    return wanted.join(of_source, on="image_id", how="left", maintain_order="left")
+
+
 def labels_and_groups(
-    images: pl.DataFrame, source_id: str, part: pl.DataFrame
+    images: pl.DataFrame, source_id: str, ids: Sequence[str] | pl.Series
 ) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
-    """Return labels (n, k), -1 where unknown, and groups (n,), numbered from 0, of the images of predictions."""
-    rows = part.select("image_id").join(
-        images.filter(pl.col("source_id") == source_id), on="image_id", how="left", maintain_order="left"
-    )
+    """Return labels (n, k), -1 where unknown, and groups (n,), numbered from 0, of images in the order of the ids."""
+    rows = rows_of_images(images, source_id, ids)
     _, groups = np.unique(rows.get_column("group_index").to_numpy(), return_inverse=True)
     return label_matrix(rows), groups
 

@@ -13,8 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crsbench_assets.config.cards import DatasetCard, EncoderCard
+from crsbench_assets.config.cards import PRIMARY, DatasetCard, EncoderCard
 from crsbench_assets.config.errors import StorageError
+from crsbench_assets.config.ids import shift_condition
 from crsbench_assets.config.protocol import Protocol
 from crsbench_assets.planning.inputs import split_key
 from crsbench_assets.planning.plan import PointerLookup, pointers_for, upstream_key, upstream_results
@@ -83,6 +84,11 @@ class StageContext:
     def shift_id(self) -> str | None:
         """Id of the dataset's shift target."""
         return self.dataset.shift.id if self.dataset.shift else None
+
+    def source_of(self, condition_id: str) -> str:
+        """Return the source that the images of a condition are of: the shift target, or the primary one."""
+        is_shift = self.shift_id is not None and condition_id == shift_condition(self.shift_id)
+        return self.shift_id if is_shift and self.shift_id else PRIMARY
 
     def read(self, table: str, columns: Iterable[str] | None = None) -> pl.DataFrame:
         """Return the upstream partition that this one reads.

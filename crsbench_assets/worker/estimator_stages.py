@@ -11,7 +11,6 @@ of reproduction is (cell, seed, estimator).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from crsbench_assets.aggregates.axes import CHANCE_CORRECTED, cell_axes
 from crsbench_assets.aggregates.seeds import computed_schema
 from crsbench_assets.config.cards import PRIMARY
-from crsbench_assets.config.ids import CLEAN, shift_condition
+from crsbench_assets.config.ids import CLEAN
 from crsbench_assets.config.machine import one_thread
 from crsbench_assets.config.pace import Pace
 from crsbench_assets.metrics.compute import record_metrics
@@ -32,7 +31,7 @@ from crsbench_assets.probes.estimators.perceptron import PerceptronHead
 from crsbench_assets.probes.estimators.ridge import Ridge
 from crsbench_assets.probes.estimators.tuned_logistic import TunedLogistic
 from crsbench_assets.probes.fit import ProbeInputs, Standardisation, standardisation
-from crsbench_assets.worker.cell_stages import label_matrix, probe_inputs
+from crsbench_assets.worker.cell_stages import labels_and_groups, probe_inputs, rows_of_images
 from crsbench_assets.worker.context import StageContext, StageOutput
 
 Models = dict[tuple[str, float], FittedEstimator | None]
@@ -107,7 +106,8 @@ class _Cell:
         inputs, models = self.inputs, Models()
         train = inputs.train[seed]
         labels = inputs.labels[train]
-        groups = self._rows_of(PRIMARY, [inputs.image_ids[row] for row in train]).get_column("group_index").to_numpy()
+        train_ids = [inputs.image_ids[row] for row in train]
+        groups = rows_of_images(self._images, PRIMARY, train_ids).get_column("group_index").to_numpy()
         estimators = estimators_of(inputs)
         n_fits = len(inputs.fraction_sizes) * len(estimators)
         names = (self.context.dataset.id, seed)
@@ -135,11 +135,7 @@ class _Cell:
             return
         ids, vectors = self.inputs.test[condition]
         features = z.apply(vectors)
-        shift_id = self.context.shift_id
-        is_shift = shift_id is not None and condition == shift_condition(shift_id)
-        truth = self._rows_of(shift_id if is_shift and shift_id else PRIMARY, ids)
-        labels = label_matrix(truth)
-        groups = np.unique(truth.get_column("group_index").to_numpy(), return_inverse=True)[1]
+        labels, groups = labels_and_groups(self._images, self.context.source_of(condition), ids)
         for key, model in zip(keys, models.values(), strict=True):
             if model is None:
                 self.records.append(key | _undefined_record("infeasible_fraction"))
@@ -153,12 +149,6 @@ class _Cell:
             self.labels += [
                 key | {"class_name": self.inputs.classes[row.index], "auroc": row.auroc} for row in metrics.labels
             ]
-
-    def _rows_of(self, source_id: str, ids: Sequence[str]) -> pl.DataFrame:
-        """Return the rows of images of one source, in the order of the ids."""
-        wanted = pl.DataFrame({"image_id": ids}, schema={"image_id": pl.String})
-        rows = self._images.filter(pl.col("source_id") == source_id)
-        return wanted.join(rows, on="image_id", how="left", maintain_order="left")
 
 
 def _fit_row(model: FittedEstimator | None) -> dict[str, Any]:

@@ -110,7 +110,10 @@ def assumed_axes(protocol: Protocol) -> pl.DataFrame:
 
 def at_equal_weights(records: Sequence[Record], axes: pl.DataFrame, protocol: Protocol, **changes: Any) -> Any:
     arguments = {"task": "multi_label", "shift_id": SHIFT} | changes
-    ones = lambda source, n_groups: np.ones((1, n_groups))  # noqa: E731
+
+    def ones(source: str, n_groups: int) -> Weights:
+        return np.ones((1, n_groups))
+
     return replicated_axes(records, axes, ones, n_replicates=1, protocol=protocol, **arguments)
 
 
@@ -120,7 +123,10 @@ def replicate(
     """Return replicates under the weights of the dataset; small caches as the stage's."""
     arguments = {"task": "multi_label", "shift_id": SHIFT} | changes
     axes = axes_of(records, protocol) if axes is None else axes
-    drawn = lambda source, n_groups: group_weights(f"{DATASET}/{source}", n_groups, n)  # noqa: E731
+
+    def drawn(source: str, n_groups: int) -> Weights:
+        return group_weights(f"{DATASET}/{source}", n_groups, n)
+
     return replicated_axes(records, axes, drawn, n_replicates=n, protocol=protocol, **arguments)
 
 
