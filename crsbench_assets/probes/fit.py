@@ -3,7 +3,8 @@
 What lives here: which rows a probe sees, its weights on raw vectors, and the rows of ``probe_fits``,
 ``probe_weights`` and ``predictions``. What stays out: the solver (``logistic``) and the splits (``data.splits``).
 Source: protocol page, sections 2 and 4.
-The unit of reproduction is (cell, seed): nothing of one seed depends on another.
+The unit of reproduction is (cell, seed): nothing of one seed depends on another. What seeds share, the eigenbasis that
+preconditions their fits, is made of the pool they are drawn from, which is the same for all.
 """
 
 from __future__ import annotations
@@ -140,8 +141,9 @@ def fit_cell(inputs: ProbeInputs, *, on_fit: Callable[[int, float], None] | None
     fits: list[dict[str, Any]] = []
     weights = [TABLES["probe_weights"].empty().drop("encoder_id", "dataset_id")]
     predictions = [TABLES["predictions"].empty().drop("encoder_id", "dataset_id")]
+    pool = _pool_design(inputs)
     for seed in inputs.train:
-        probes, rows = _fit_seed(inputs, seed, on_fit)
+        probes, rows = _fit_seed(inputs, seed, pool, on_fit)
         fits += rows
         weights.append(weight_rows(seed, probes, inputs))
         for condition, (ids, vectors) in inputs.test.items():
@@ -224,13 +226,25 @@ def raw_probes(weights: pl.DataFrame, seed: int, classes: Sequence[str], d: int)
     return found
 
 
+def _pool_design(inputs: ProbeInputs) -> Design:
+    """Return a sample of all seeds' training and validation images, by which their fits are preconditioned."""
+    import numpy as np
+
+    from crsbench_assets.probes.solver import GRAM_ROWS
+
+    rows = np.unique(np.concatenate([*inputs.train.values(), *inputs.validation.values()]))
+    n_rows = min(len(rows), GRAM_ROWS)
+    sample = inputs.features[rows[np.arange(n_rows) * len(rows) // n_rows]]
+    return Design(standardisation(sample, inputs.sd_floor).apply(sample), device=inputs.device)
+
+
 def _fit_seed(
-    inputs: ProbeInputs, seed: int, on_fit: Callable[[int, float], None] | None
+    inputs: ProbeInputs, seed: int, pool: Design, on_fit: Callable[[int, float], None] | None
 ) -> tuple[dict[float, RawProbe], list[dict[str, Any]]]:
     """Return the probes of a seed by fraction, and its rows of ``probe_fits``."""
     rows = inputs.train[seed]
     z = standardisation(inputs.features[rows], inputs.sd_floor)
-    design = Design(z.apply(inputs.features[rows]), device=inputs.device)
+    design = Design(z.apply(inputs.features[rows]), device=inputs.device, like=pool)
     labels = inputs.labels[rows]
     probes: dict[float, RawProbe] = {}
     fits: list[dict[str, Any]] = []

@@ -84,13 +84,19 @@ class Design:
         device: a torch device.
         precision: of the stored features and the passes over them; sums that decide are float64 in both. float32
             reaches relative gaps of 1e-8, float64 of 1e-12.
+        like: a design of the same width whose rows are distributed as these are, such as a sample of the pool that
+            several seeds draw from: what is known of it preconditions the fits, which end within the same gap.
 
     Raises:
         ValueError: a feature is not finite, a programming error: such vectors are refused where they are made.
     """
 
     def __init__(
-        self, features: NDArray[np.float32 | np.float64], device: str = "cpu", precision: Precision = "float32"
+        self,
+        features: NDArray[np.float32 | np.float64],
+        device: str = "cpu",
+        precision: Precision = "float32",
+        like: Design | None = None,
     ) -> None:
         import torch
 
@@ -102,11 +108,11 @@ class Design:
             self.features: torch.Tensor = torch.from_numpy(stored).to(device)
         if self.features.numel() and not torch.stack(torch.aminmax(self.features)).isfinite().all():
             raise ValueError(f"features must be finite numbers of {precision}")
-        self._whole: Design | None = None
+        self._like = like
 
     def prefix(self, n: int) -> Design:
         """Return the design of the first ``n`` rows, in the same memory and preconditioned by what is known of all."""
-        return self if n >= len(self.features) else self._of(self.features[:n], self)
+        return self if n >= len(self.features) else self._of(self.features[:n], self._like or self)
 
     def rows(self, indices: NDArray[np.int64]) -> Design:
         """Return the design of any rows, copied."""
@@ -122,12 +128,14 @@ class Design:
         """The features as the batched solver sees them, with their eigenbasis; made once for all fits."""
         from crsbench_assets.probes.solver import Space
 
-        return Space(self.features, None if self._whole is None else self._whole.space)
+        n, d = self.features.shape
+        is_like = self._like is not None and n >= d and len(self._like.features) >= d
+        return Space(self.features, self._like.space if is_like and self._like else None)
 
     @staticmethod
-    def _of(features: torch.Tensor, whole: Design | None = None) -> Design:
+    def _of(features: torch.Tensor, like: Design | None = None) -> Design:
         design = Design.__new__(Design)
-        design.features, design._whole = features, whole
+        design.features, design._like = features, like
         return design
 
 

@@ -107,7 +107,7 @@ RESULT_TABLES = (
             IMAGE_ID,
             ColumnSpec("logits", "reals", "One logit per class or label; NULL where it was not fitted"),
         ),
-        code_version=3,
+        code_version=4,
         is_bulk=True,
     ),
     TableSpec(
@@ -125,6 +125,7 @@ RESULT_TABLES = (
             metric("intercept", "Intercept of the logit"),
             REASON,
         ),
+        code_version=2,
         is_bulk=True,
     ),
     TableSpec(
@@ -151,7 +152,7 @@ RESULT_TABLES = (
             ColumnSpec("solver", "text", "Solver that was used", nullable=True),
             REASON,
         ),
-        code_version=3,
+        code_version=4,
     ),
     TableSpec(
         "run_records",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.linear_model import LogisticRegression
 
+from crsbench_assets.config.cards import Task
 from crsbench_assets.probes import solver as batched
 from crsbench_assets.probes.logistic import ONE_CLASS_TRAIN, Design, LogisticFit, fit_logistic
 
@@ -304,6 +305,18 @@ def test_the_same_bits_in_any_order_and_alone() -> None:
                 assert np.array_equal(a.weights, other.weights, equal_nan=True)
                 assert np.array_equal(a.intercept, other.intercept, equal_nan=True)
                 assert a.problems == other.problems
+
+
+@pytest.mark.parametrize("kind", ["single_label", "multi_label"])
+@pytest.mark.parametrize("size", [200, 700])
+def test_rows_of_the_same_distribution_precondition_and_decide_nothing(size: int, kind: Task) -> None:
+    features, labels, task = problem(21, 1200, 450, 4, kind)
+    alone = fit_logistic(Design(features[:size]), labels[:size], task, 1.0)
+    for like in (features[300:], features[800:900]):  # the second cannot give a basis
+        fit = fit_logistic(Design(features[:size], like=Design(like)), labels[:size], task, 1.0)
+        for mine, other in zip(fit.problems, alone.problems, strict=True):
+            assert mine.relative_gap is not None and mine.relative_gap <= 1e-8
+            assert mine.objective == pytest.approx(other.objective, rel=2e-8)
 
 
 def test_the_place_in_memory_does_not_matter() -> None:
