@@ -1,8 +1,8 @@
 """Whom a pooled statistic is about: the members of a panel, their cells, and the units made of them.
 
-What lives here: the cells that a panel's members have, the datasets that all of them share, and a quantity per unit
-(encoder or cell, raw or centred). What stays out: who is a member (``scores.panel``): controls never are, and an
-encoder that joins after the freeze changes nothing here. Source: protocol page, sections 7 and 8.
+What lives here: the cells that a panel's members have, the datasets that all of them share, their replicates, and a
+quantity per unit (encoder or cell, raw or centred). What stays out: who is a member (``scores.panel``): controls never
+are, and an encoder that joins after the freeze changes nothing here. Source: protocol page, sections 7 and 8.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import statistics
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
 import polars as pl
 
+from crsbench_assets.scores.ensemble import Floats, members_of
 from crsbench_assets.scores.panel import Panel
+from crsbench_assets.scores.resampling import Resampled
 from crsbench_assets.tables.analyses import ANALYSIS_TABLES
 
 Cell = tuple[str, str]
@@ -34,6 +37,21 @@ def member_cells(panel: Panel) -> list[Cell]:
 def common_datasets(panel: Panel) -> list[str]:
     """Return the datasets that every member has a cell on, sorted; possibly none."""
     return [dataset for dataset in panel.datasets if set(panel.members) <= panel.values[dataset].keys()]
+
+
+def member_replicates(resampled: Resampled | str, panel: Panel) -> Floats | str:
+    """Return the replicates of a panel's members, axis values (b, m, d, k), or the reason why they have none.
+
+    Reasons: the one that ``resampled`` is; ``no_replicates`` where a member has none (it is no longer active or
+    complete) or has other cells than those it was frozen with.
+    """
+    if isinstance(resampled, str):
+        return resampled
+    if not set(panel.members) <= set(resampled.encoders):
+        return "no_replicates"
+    values = resampled.values[:, [resampled.encoders.index(member) for member in panel.members]]
+    has_same_cells = np.array_equal(np.isnan(values[0]), np.isnan(members_of(panel).values))
+    return values if has_same_cells else "no_replicates"
 
 
 def unit_values(values: Mapping[Cell, float], level: Level, centring: Centring) -> list[float]:

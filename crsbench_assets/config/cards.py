@@ -114,6 +114,9 @@ class SyntheticCell(_Card):
     """Standard deviation of one measured cell around ``planted``."""
 
 
+Modality = Literal["dermoscopy", "fundus", "xray", "other"]
+
+
 class EncoderCard(_Card):
     """One frozen encoder."""
 
@@ -127,6 +130,8 @@ class EncoderCard(_Card):
     description: str = ""
     inferred: bool = False
     """True where the paper does not name this member and we chose it."""
+    domains: tuple[Modality, ...] = ()
+    """Modalities of datasets that its pretraining was made for; none for a generalist."""
     exposure: dict[str, Exposure] = {}
     """Dataset or shift id -> whether its images were in the pretraining."""
     licence: str | None = None
@@ -230,7 +235,7 @@ class DatasetCard(_Card):
     id: CardId
     name: str
     version: str | None = None
-    modality: Literal["dermoscopy", "fundus", "xray", "other"]
+    modality: Modality
     task: Task
     classes: tuple[str, ...]
     """Names of classes or labels; ordinal classes in ascending order."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from crsbench_assets.config.protocol import AXES
 from crsbench_assets.config.yaml_files import parse_model, read_yaml
 
 LabelPolicy = Literal["u_zeros", "u_ignore", "u_ones"]
@@ -52,12 +53,21 @@ class Settings(BaseModel):
     """Images of a forward pass."""
     predictions: Literal["all", "clean_and_shift"] = "all"
     """Conditions whose logits are kept; those of the others are made again from ``probe_weights`` when needed."""
+    selection_weights: dict[str, Annotated[float, Field(ge=0.0)]] = {}
+    """Axis -> what it weighs for you, in table ``selection_regret``; sum 1. Empty: as in the protocol."""
     executor: str = "in_process"
     """Dagster executor of a run: in_process, multiprocess, or module:object."""
     publish_minutes: Annotated[int, Field(ge=1, le=59)] = 5
     """Least minutes between two automatic publications in the Dagster daemon."""
     group_salt: str
     """Salt of the group ids in tables; made by `crsbench init`, never shared."""
+
+    @field_validator("selection_weights")
+    @classmethod
+    def _are_shares_of_axes(cls, value: dict[str, float]) -> dict[str, float]:
+        if value and (not value.keys() <= set(AXES) or abs(sum(value.values()) - 1.0) > 1e-9):
+            raise ValueError(f"weights of axes ({', '.join(AXES)}) that sum to 1 are expected, found {value}")
+        return value
 
 
 DEFAULT_SETTINGS = """\
@@ -74,6 +84,7 @@ device: auto             # auto | cpu | cuda | cuda:1 | mps
 workers: {workers}
 batch_size: 32           # images of a forward pass
 predictions: all         # all | clean_and_shift: conditions whose logits are kept
+selection_weights: {{}}    # axis: weight, sum 1: what you weigh in selection_regret; empty: as the protocol does
 executor: in_process
 publish_minutes: 5
 group_salt: {group_salt}

@@ -44,7 +44,8 @@ RERUN = {
 
 def stage_assets(stage: StageSpec, arm: str, condition: Condition | None) -> dg.AssetsDefinition:
     """Return the assets of a stage: all tables that it writes together."""
-    specs = [_spec(table, stage, arm, condition if stage.grain == "whole" else None) for table in stage.specs]
+    is_followed = stage.grain == "whole" and not stage.is_on_request
+    specs = [_spec(table, stage, arm, condition if is_followed else None) for table in stage.specs]
 
     @dg.multi_asset(name=stage.name, specs=specs, partitions_def=PARTITIONS[stage.grain], pool=stage.pool)
     def assets(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[Any]:

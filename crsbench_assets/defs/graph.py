@@ -40,14 +40,13 @@ def _build() -> dg.Definitions:
 
     minutes, executor_name = _home_settings(resolve_home())
     condition = changed_since_handled(minutes)
-    planned = dg.AssetSelection.assets(
-        *(asset_key(name) for stage in STAGES if stage.grain != "whole" or not stage.reads for name in stage.tables)
-    )
-    pooled = dg.AssetSelection.all() - planned
+    pooled = [asset_key(name) for stage in stages_of("whole") if stage.reads for name in stage.tables]
     cell_tables = {stage.name: [asset_key(name) for name in stage.tables] for stage in stages_of("cell")}
     extraction = [key for name, keys in cell_tables.items() if name in EXTRACTION for key in keys]
     scoring = [key for name, keys in cell_tables.items() if name not in EXTRACTION for key in keys]
-    on_request = [asset_key(name) for stage in STAGES if stage.is_on_request for name in stage.tables]
+    on_request = [
+        asset_key(name) for stage in STAGES if stage.is_on_request and stage.grain == "cell" for name in stage.tables
+    ]
     return dg.Definitions(
         assets=assets.all_assets(MAIN_ARM, condition),
         asset_checks=[stage_checks(stage, MAIN_ARM) for stage in STAGES]
@@ -78,7 +77,7 @@ def _build() -> dg.Definitions:
             sensors.registry_sensor(dg.AssetSelection.all()),
             dg.AutomationConditionSensorDefinition(
                 "publication_sensor",
-                target=pooled,
+                target=dg.AssetSelection.assets(*pooled, asset_key("warehouse")),
                 default_status=dg.DefaultSensorStatus.RUNNING,
                 minimum_interval_seconds=30,
                 description="Scores and publishes when a cell changed, at most every few minutes.",

@@ -92,7 +92,7 @@ def run_requests(project: Project, plan: Plan, registry_hash: str, instance: dg.
     taken = _taken(instance)
     whole = plan.of((), "whole")
     described = [task for task in whole if task.stage.name == "describe"]
-    pooled = [task for task in whole if task.stage.name != "describe"]
+    pooled = [task for task in whole if task.stage.name != "describe" and not task.stage.is_on_request]
     if _is_free("whole", (), described, taken):
         due = [task for task in described if task.is_due]
         requests.append(_request("whole", (), due, tags, suffix, [stage_named("describe").tables]))
@@ -104,7 +104,7 @@ def run_requests(project: Project, plan: Plan, registry_hash: str, instance: dg.
                 continue  # asked for in a later tick, when its dataset is indexed and split
             due = [task for task in plan.of(key, grain) if task.is_due]
             requests.append(_request(grain, key, due, tags, suffix, [s.tables for s in stages_of(grain)]))
-    upstream = (task for task in plan.tasks if task not in pooled)
+    upstream = (task for task in plan.tasks if task not in whole or task in described)
     is_quiet = not any(task.is_due or task.state == RUNNING for task in upstream)
     if suffix and is_quiet and _is_free("whole", (), pooled, taken):
         names = [*(name for task in pooled for name in task.stage.tables), "warehouse"]

@@ -70,7 +70,14 @@ class StageSpec:
         return self.tables[-1]
 
 
-def _analysis(table: str, reads: tuple[str, ...] = (), protocol_fields: tuple[str, ...] = ()) -> StageSpec:
+def _analysis(
+    table: str,
+    reads: tuple[str, ...] = (),
+    protocol_fields: tuple[str, ...] = (),
+    settings_fields: tuple[str, ...] = (),
+    *,
+    is_on_request: bool = False,
+) -> StageSpec:
     """Return the stage of one analysis: named for its table, and about the panels that are scored against."""
     return StageSpec(
         table,
@@ -78,10 +85,14 @@ def _analysis(table: str, reads: tuple[str, ...] = (), protocol_fields: tuple[st
         tables=(table,),
         reads=("dataset_statistics", "cell_axes", *reads),
         protocol_fields=protocol_fields,
-        settings_fields=("label_policy", "caps"),
+        settings_fields=("label_policy", "caps", *settings_fields),
         external=("panels", "grid"),
+        is_on_request=is_on_request,
     )
 
+
+_RESAMPLED = ("scores", "seeds")
+"""What scores under resampling depend on beside the tables."""
 
 STAGES: tuple[StageSpec, ...] = (
     StageSpec(
@@ -193,14 +204,54 @@ STAGES: tuple[StageSpec, ...] = (
     StageSpec(
         "score",
         group="scores",
-        tables=("ranks", "cell_scores", "crs_scores"),
+        tables=("cell_scores", "crs_scores"),
         reads=("dataset_statistics", "cell_axes", "reference_panels"),
         protocol_fields=("scores", "label_fractions", "seeds"),
         settings_fields=("label_policy", "caps"),
         external=("panels", "grid"),
     ),
+    StageSpec(
+        "rank",
+        group="scores",
+        tables=("ranks",),
+        reads=("dataset_statistics", "cell_axes", "axis_replicates", "crs_scores"),
+        protocol_fields=_RESAMPLED,
+        settings_fields=("label_policy", "caps"),
+        external=("panels", "grid"),
+    ),
+    _analysis("axis_reliability", ("axis_replicates",), _RESAMPLED),
+    _analysis("bootstrap_ranks", ("axis_replicates",), _RESAMPLED),
+    _analysis("dominance", ("axis_replicates",), _RESAMPLED),
+    _analysis("panel_perturbations", (), ("scores",)),
+    _analysis("insertion_trials", (), ("scores",)),
+    _analysis("rank_agreement", ("axis_replicates",), _RESAMPLED),
+    _analysis("rank_displacement", (), ("scores",)),
     _analysis("label_efficiency_informativeness"),
-    _analysis("label_scarcity", reads=("seed_aggregates", "encoders"), protocol_fields=("label_fractions",)),
+    _analysis("axis_correlations"),
+    _analysis("weight_perturbations", (), ("scores",)),
+    _analysis("lodo_transfer", (), ("scores",)),
+    StageSpec(
+        "institutional_shift",
+        group="analyses",
+        tables=("institutional_shift",),
+        reads=("label_metrics", "run_records", "encoders", "datasets"),
+        protocol_fields=("seeds",),
+        external=("grid",),
+    ),
+    _analysis("mimic_transfer", ("institutional_shift", "datasets"), ("scores",)),
+    _analysis("metric_sensitivity", ("seed_aggregates", "datasets"), ("scores",)),
+    _analysis("estimator_dependence", ("estimator_axes", "probe_fits"), ("scores",), is_on_request=True),
+    _analysis("institutional_shift_test", ("institutional_shift", "encoders")),
+    _analysis("label_scarcity", ("seed_aggregates", "encoders"), ("label_fractions",)),
+    StageSpec(
+        "calibration_repair",
+        group="analyses",
+        tables=("calibration_repair",),
+        reads=("calibrated_records", "run_records"),
+    ),
+    _analysis("corruption_miscalibration", ("seed_aggregates",), ("corruptions",)),
+    _analysis("specialization", ("encoders", "datasets"), ("scores",)),
+    _analysis("selection_regret", ("axis_replicates",), _RESAMPLED, ("selection_weights",)),
 )
 
 PLANNED: tuple[StageSpec, ...] = tuple(stage for stage in STAGES if not stage.is_on_request)

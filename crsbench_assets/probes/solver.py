@@ -33,7 +33,7 @@ FEW_VALUES = 8192
 GRAM_BLOCKS = 4
 """Rows widened to float64, or added to the Gram matrix, at a time: no second copy of the features."""
 GRAM_ROWS = 24576
-"""Rows from which the preconditioner is made: with a third as many, 14 labels on 768 dimensions take 3 iterations more."""
+"""Rows that make the preconditioner: with a third as many, 14 labels on 768 dimensions take 3 iterations more."""
 MEMORY = 10
 MAX_ITERATIONS = 500
 MAX_REFINEMENTS = 12

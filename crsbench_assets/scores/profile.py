@@ -48,12 +48,17 @@ def axis_values(cell_axes: pl.DataFrame, robustness_variant: RobustnessVariant) 
         One row per cell and axis (encoder_id, dataset_id, axis, value, reason), sorted by these; ``value`` is NULL
         with its reason where undefined. An empty frame gives an empty frame.
     """
-    robustness = PRIMARY if robustness_variant == "shift" else CORRUPTION_ONLY
-    wanted = pl.when(pl.col("axis") == "robustness").then(pl.lit(robustness)).otherwise(pl.lit(PRIMARY))
-    selected = cell_axes.filter(pl.col("variant") == wanted)
+    selected = cell_axes.filter(is_scored(robustness_variant))
     return selected.select(pl.col(name).cast(dtype) for name, dtype in AXIS_VALUES_SCHEMA.items()).sort(
         "encoder_id", "dataset_id", "axis"
     )
+
+
+def is_scored(robustness_variant: RobustnessVariant) -> pl.Expr:
+    """Return whether a row with an axis and a variant is one that enters a score: one variant per axis."""
+    robustness = PRIMARY if robustness_variant == "shift" else CORRUPTION_ONLY
+    wanted = pl.when(pl.col("axis") == "robustness").then(pl.lit(robustness)).otherwise(pl.lit(PRIMARY))
+    return pl.col("variant") == wanted
 
 
 def provisional_robustness_variant(

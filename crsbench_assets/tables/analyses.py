@@ -2,7 +2,7 @@
 
 What lives here: their shapes, one table per analysis. What stays out: the computation (``analyses``, one module per
 table), the records that it summarises (``results``), and the shape of the scores (``scores``).
-Source: protocol page, section 8.
+Source: protocol page, section 8, and section 6 for `axis_reliability`.
 
 Where a statistic pools encoders, the members of the row's panel are the population: a candidate that joins later
 moves no pooled number, and controls are never among them. A statistic that belongs to a group of rows repeats in each
@@ -68,8 +68,29 @@ _TRANSFER = (
 
 ANALYSIS_TABLES: tuple[TableSpec, ...] = (
     TableSpec(
+        "axis_reliability",
+        "One row per panel, dataset and axis: how much of the members' differences is more than error.",
+        "whole",
+        ("panel_id", "dataset_id", "axis"),
+        (
+            PROTOCOL_ID,
+            PANEL_ID,
+            DATASET_ID,
+            AXIS,
+            N_ENCODERS,
+            metric("error_variance", "Mean over the members of the variance of the axis under `seed_test`", 0),
+            metric("between_variance", "Variance (ddof 1) of the axis between the members", 0),
+            metric(
+                "reliability", "1 - error / between variance; higher is better, below 0: less spread than error", high=1
+            ),
+            ColumnSpec("is_reliable", "boolean", "Whether the reliability is at least .7", nullable=True),
+            metric("smallest_detectable_difference", "1.96 sd of the error in a difference of two members", 0),
+            REASON,
+        ),
+    ),
+    TableSpec(
         "bootstrap_ranks",
-        "One row per panel, resampling, treatment of the anchors and encoder: how firm its rank is.",
+        "One row per panel, resampling, treatment of the anchors and active candidate: how firm its rank is.",
         "whole",
         ("panel_id", "resampling", "anchors", "encoder_id"),
         (
@@ -82,7 +103,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             ),
             ColumnSpec("anchors", "text", "`frozen` as in the panel, or `recomputed` in every replicate"),
             ENCODER_ID,
-            count("n_replicates", "Replicates used"),
+            count("n_replicates", "Replicates used: those that are complete; 0 where there are none"),
             CRS,
             metric("crs_ci_low", "Lower 95 % bound of the score, percentile", 0, 1),
             metric("crs_ci_high", "Upper 95 % bound of the score, percentile", 0, 1),
@@ -105,14 +126,14 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             ColumnSpec(
                 "enumeration_reason",
                 "text",
-                "Why an enumerated value or the tier is NULL: `not_enumerated`, or `no_tier` below all members",
+                "Why an enumerated value or the tier is NULL: `not_enumerated`, `one_seed`, or `no_tier` below all",
                 nullable=True,
             ),
         ),
     ),
     TableSpec(
         "dominance",
-        "One row per panel and ordered pair of scored encoders: whether the first dominates the second.",
+        "One row per panel and ordered pair of candidates with a score: whether the first dominates the second.",
         "whole",
         ("panel_id", "encoder_id", "other_encoder_id"),
         (
@@ -230,7 +251,11 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             CENTRING,
             _POOLED_DATASET_ID,
             AXIS,
-            ColumnSpec("other_axis", "text", "The other axis; all 16 pairs are rows, the axis with itself too"),
+            ColumnSpec(
+                "other_axis",
+                "text",
+                "The other axis: pooled, all 16 pairs; on one dataset, discrimination with calibration only",
+            ),
             count("n_units", "Encoders or cells"),
             metric("pearson", "Pearson correlation", -1, 1),
             metric("pearson_ci_low", "Lower 95 % bound of the Pearson correlation", -1, 1),
@@ -323,16 +348,16 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             PANEL_ID,
             ColumnSpec("estimator", "text", "primary, tuned_c, knn, mlp or ridge"),
             ENCODER_ID,
-            count("n_dims", "Width of the vectors"),
+            count("n_dims", "Width of the vectors; the largest where datasets differ", nullable=True),
             CRS,
             count("rank", "Competition rank under this estimator; 1 is best", nullable=True),
             RANK_DISPLACEMENT,
-            ColumnSpec("is_most_moved", "boolean", "No encoder's rank moves further under it", nullable=True),
+            ColumnSpec("is_most_moved", "boolean", "Its rank moves, and no encoder's moves further", nullable=True),
             N_ENCODERS,
             TAU_B,
             TOP_3_OVERLAP,
             *(
-                metric(f"spearman_width_{axis}", f"Spearman correlation of {axis} with the width of the vectors", -1, 1)
+                metric(f"spearman_width_{axis}", f"Spearman correlation of the profile's {axis} with the width", -1, 1)
                 for axis in AXES
             ),
             REASON,
@@ -351,10 +376,10 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             ColumnSpec("category", "text", "`generalist`, `broad_medical` or `specialty`", nullable=True),
             ColumnSpec("shift_exposure", "text", "Shift target in pretraining: `seen`, `not_seen` or `unknown`"),
             N_SEEDS,
-            count("n_defined_auroc", "Labels whose AUROC is defined at both institutions; only they count"),
+            count("n_defined_auroc", "Labels with an AUROC at both institutions, which alone count (least of seeds)"),
             metric("source_macro_auroc", "Macro AUROC on the source's test images; higher is better", 0, 1),
             metric("shift_macro_auroc", "Macro AUROC on the shift target; higher is better", 0, 1),
-            metric("relative_gap", "(source - shift) / source, signed; lower is better", high=1),
+            metric("relative_gap", "Mean over seeds of (source - shift) / source, signed; lower is better", high=1),
             REASON,
         ),
     ),
@@ -369,7 +394,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             DATASET_ID,
             SHIFT_ID,
             ColumnSpec("quantity", "text", "`shift_macro_auroc` (the paper's) or `relative_gap`"),
-            ColumnSpec("unit", "text", "`encoder`, or `family`: one encoder per family"),
+            ColumnSpec("unit", "text", "`encoder`, or `family`: mean of a group's encoders of one family"),
             count("n_medical", "Medically pretrained units: broad medical and specialty"),
             count("n_generalist", "Generalist units"),
             metric("mean_medical", "Mean of the medically pretrained", high=1),
@@ -433,7 +458,8 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
     ),
     TableSpec(
         "corruption_miscalibration",
-        "One row per panel and cell: ECE under corruption. The correlation repeats, the maximum per dataset.",
+        "One row per panel and cell, its members' and others': ECE under corruption. The correlation over the members "
+        "repeats, the maximum repeats per dataset.",
         "whole",
         ("panel_id", "encoder_id", "dataset_id"),
         (
@@ -445,9 +471,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("mean_delta_ece", "Mean over conditions of ECE less the clean ECE; lower is better", -1, 1),
             metric("worst_delta_ece", "Largest of these differences; lower is better", -1, 1),
             ColumnSpec("worst_condition_id", "text", "Condition with the largest difference", nullable=True),
-            metric(
-                "mean_relative_auroc_loss", "Mean of (clean - corrupted) / clean macro AUROC; lower is better", high=1
-            ),
+            metric("mean_relative_auroc_loss", "1 - corruption-only robustness; lower is better", high=1),
             metric("max_mean_delta_ece", "Largest `mean_delta_ece` of the dataset's members", -1, 1),
             count("n_cells", "Members' cells in the correlation"),
             metric("pearson", "Pearson correlation over these cells of mean AUROC loss and mean ECE rise", -1, 1),
@@ -481,7 +505,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "specialization",
         "One row per panel, reference, category, encoder and axis: the place in-domain against the reference.",
         "whole",
-        ("panel_id", "reference", "category", "encoder_id", "axis"),
+        ("panel_id", "reference", "category", "encoder_id", "parent_encoder_id", "axis"),
         (
             PROTOCOL_ID,
             PANEL_ID,
@@ -491,8 +515,8 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
                 "`out_of_domain`: the category's other cells; `generalist_parent`: the parent on the same datasets",
             ),
             ColumnSpec("category", "text", "`generalist`, `broad_medical` or `specialty`"),
-            ColumnSpec("encoder_id", "text", "Encoder that has a parent; empty where a category is pooled"),
-            ColumnSpec("parent_encoder_id", "text", "Generalist of the same family; empty for `out_of_domain`"),
+            ColumnSpec("encoder_id", "text", "Medically pretrained member; empty where a category is pooled"),
+            ColumnSpec("parent_encoder_id", "text", "Generalist member of the same family; empty where there is none"),
             AXIS,
             count("n_in_domain", "Cells in-domain"),
             count("n_reference", "Cells of the reference"),

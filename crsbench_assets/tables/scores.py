@@ -102,6 +102,7 @@ SCORE_TABLES = (
             count("n_ranked", "Candidates that were ranked"),
             REASON,
         ),
+        code_version=2,
     ),
 )
 

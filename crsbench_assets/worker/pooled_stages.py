@@ -23,7 +23,8 @@ from crsbench_assets.scores.panel import (
     reference_panels,
 )
 from crsbench_assets.scores.profile import RobustnessVariant, axis_values, provisional_robustness_variant
-from crsbench_assets.scores.ranks import REPLICATE_COLUMNS, ranks
+from crsbench_assets.scores.ranks import ranks
+from crsbench_assets.scores.resampling import resampled_scores
 from crsbench_assets.storage.project import Project
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.worker.context import StageContext, StageOutput
@@ -48,6 +49,7 @@ def describe(context: StageContext) -> StageOutput:
             "licence": card.licence,
             "hub_id": card.weights.hub_id if card.weights else None,
             "revision": card.weights.revision if card.weights else None,
+            "domains": json.dumps(card.domains),
             "exposure": json.dumps(card.exposure, sort_keys=True),
             "is_inferred": card.inferred,
             "is_synthetic": card.kind == "synthetic",
@@ -89,7 +91,7 @@ def anchor(context: StageContext) -> StageOutput:
 
 
 def score(context: StageContext) -> StageOutput:
-    """Return the score of every encoder against every panel, and its place among the candidates."""
+    """Return the score of every encoder against every panel."""
     encoders = encoders_frame(context.project)
     axes = context.read_all("cell_axes")
     score_rows, cell_rows = [TABLES["crs_scores"].empty()], [TABLES["cell_scores"].empty()]
@@ -107,13 +109,19 @@ def score(context: StageContext) -> StageOutput:
         )
         score_rows.append(of_encoders)
         cell_rows.append(of_cells)
-    scores = pl.concat(score_rows)
-    # intervals of ranks come with the replicates of the axes; until then they are NULL and say so
-    order = ranks(scores, encoders).with_columns(
-        *[pl.lit(None, dtype=TABLES["ranks"].polars_schema()[name]).alias(name) for name in REPLICATE_COLUMNS],
-        reason=pl.col("reason").fill_null("no_replicates"),
-    )
-    return StageOutput({"ranks": order, "cell_scores": pl.concat(cell_rows), "crs_scores": scores})
+    return StageOutput({"cell_scores": pl.concat(cell_rows), "crs_scores": pl.concat(score_rows)})
+
+
+def rank(context: StageContext) -> StageOutput:
+    """Return the place of every encoder among the scored candidates, and how firm it is."""
+    encoders, scores = encoders_frame(context.project), context.read_all("crs_scores")
+    axes, replicates = context.read_all("cell_axes"), context.read_all("axis_replicates")
+    resampled = {
+        panel.panel_id: resampled_scores("seed_test", axes, replicates, encoders, panel, context.protocol)
+        for panel, differing in panels_at_work(context)
+        if not differing
+    }
+    return StageOutput({"ranks": ranks(scores, encoders, resampled)})
 
 
 def encoders_frame(project: Project) -> pl.DataFrame:

@@ -47,9 +47,10 @@ COMPUTE: dict[str, Callable[[StageContext], StageOutput]] = {
     "estimate": estimator_stages.estimate,
     "anchor": pooled_stages.anchor,
     "score": pooled_stages.score,
-    "label_efficiency_informativeness": analysis_stages.informativeness_of_label_efficiency,
-    "label_scarcity": analysis_stages.scarcity_of_labels,
+    "rank": pooled_stages.rank,
+    **analysis_stages.COMPUTE,
 }
+"""Stage -> what computes it."""
 
 
 @dataclass(frozen=True)

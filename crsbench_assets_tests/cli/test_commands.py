@@ -212,7 +212,7 @@ def test_without_a_home(crsbench: Command, tmp_path: Path, arguments: Arguments)
     [
         (("materialize", "-e", "nobody"), r"No active card describes the encoder 'nobody': add encoders/nobody\.yaml"),
         (("materialize", "-d", "nothing"), r"No active card describes the dataset 'nothing'"),
-        (("materialize", "-t", "nonsense"), r"No stage computes a table 'nonsense'; known: axis_replicates, "),
+        (("materialize", "-t", "nonsense"), r"No stage computes a table 'nonsense'; known: axis_correlations, "),
         (("materialize", "--arm", "lora"), r"There is no arm 'lora' in this version; known: main"),
         (("sql", "DROP TABLE run_records"), r"Expected exactly one SELECT .*, found DROP"),
         (("sql", "SELECT 1; SELECT 2"), r"Expected exactly one SELECT"),
@@ -431,7 +431,7 @@ def test_nothing_to_do(crsbench: Command, computed_home: HomeLayout) -> None:
     publish(project, plan(project).cells)
     done = crsbench("materialize", home=computed_home)
     assert (done.code, done.err) == (0, "")
-    assert done.out == "Nothing to do: 21 partitions are current.\n"
+    assert done.out == "Nothing to do: 40 partitions are current.\n"
 
 
 @pytest.fixture

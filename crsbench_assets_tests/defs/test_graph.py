@@ -18,7 +18,7 @@ import pytest
 
 import crsbench_assets
 from crsbench_assets.defs import build_definitions
-from crsbench_assets.planning.stages import STAGES
+from crsbench_assets.planning.stages import STAGES, stages_of
 
 ROOT = Path(crsbench_assets.__file__).parents[1]
 SNAPSHOT = Path(__file__).parent / "graph.json"
@@ -119,7 +119,7 @@ def test_every_table_of_a_stage_is_an_asset_with_its_declared_inputs(definitions
 
 def test_only_pooled_assets_act_by_themselves(definitions: dg.Definitions) -> None:
     automatic = {spec.key.path[-1] for spec in definitions.resolve_all_asset_specs() if spec.automation_condition}
-    pooled = {table for stage in STAGES if stage.grain == "whole" for table in stage.tables}
+    pooled = {table for stage in stages_of("whole") for table in stage.tables}
     assert automatic == pooled | {"warehouse"}
 
 

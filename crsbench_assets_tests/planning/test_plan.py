@@ -36,8 +36,36 @@ from crsbench_assets_tests.fixtures import (
 
 CELL_STAGES = ("extract", "probe", "calibrate", "measure", "aggregate", "derive_axes", "replicate")
 ALPHA, BETA, COHORT = ("alpha", DATASET), ("beta", DATASET), (DATASET,)
-ANALYSES = {("label_efficiency_informativeness", ()), ("label_scarcity", ())}
-POOLED = {("anchor", ()), ("score", ()), *ANALYSES}
+OF_AGGREGATES = {"label_scarcity", "metric_sensitivity", "corruption_miscalibration"}
+OF_REPLICATES = {"rank", "axis_reliability", "bootstrap_ranks", "dominance", "rank_agreement", "selection_regret"}
+OF_PANELS = {
+    "anchor",
+    "score",
+    "axis_correlations",
+    "insertion_trials",
+    "institutional_shift_test",
+    "label_efficiency_informativeness",
+    "lodo_transfer",
+    "mimic_transfer",
+    "panel_perturbations",
+    "rank_displacement",
+    "specialization",
+    "weight_perturbations",
+    *OF_AGGREGATES,
+    *OF_REPLICATES,
+}
+"""Pooled stages that read the axes of all cells, because they are about panels."""
+OF_RECORDS = {"institutional_shift", "calibration_repair"}
+"""Pooled stages that no panel takes part in."""
+ON_REQUEST = {"estimate", "estimator_dependence"}
+
+
+def pooled(names: set[str]) -> set[tuple[str, tuple[str, ...]]]:
+    """Return pooled stages with their only partition."""
+    return {(name, ()) for name in names}
+
+
+POOLED = pooled(OF_PANELS | OF_RECORDS)
 
 
 def chain(key: tuple[str, ...], start: str = "extract") -> set[tuple[str, tuple[str, ...]]]:
@@ -67,7 +95,7 @@ def test_a_new_home_has_everything_before_it(tiny_home: HomeLayout) -> None:
 
 def test_a_computed_home_has_nothing_before_it(computed: Project) -> None:
     found = plan(computed)
-    assert {t.stage.name for t in found.tasks if t.state != CURRENT} == {"estimate"}, "what runs on request is not due"
+    assert {t.stage.name for t in found.tasks if t.state != CURRENT} == ON_REQUEST, "what runs on request is not due"
     assert {(c.status, c.reason) for c in found.cells} == {("ok", None)}
     assert found.due("cell") == [] and blocked_sentences(found) == []
 
@@ -154,8 +182,8 @@ def test_an_image_that_leaves_the_cohort_makes_all_stale(computed_home: HomeLayo
 @pytest.mark.parametrize(
     ("table", "expected"),
     [
-        ("seed_aggregates", {("aggregate", ALPHA), ("aggregate", BETA), ("label_scarcity", ())}),
-        ("cell_axes", chain(ALPHA, "derive_axes") | chain(BETA, "derive_axes") | POOLED),
+        ("seed_aggregates", {("aggregate", ALPHA), ("aggregate", BETA)} | pooled(OF_AGGREGATES)),
+        ("cell_axes", chain(ALPHA, "derive_axes") | chain(BETA, "derive_axes") | pooled(OF_PANELS)),
         ("run_records", chain(ALPHA, "measure") | chain(BETA, "measure") | POOLED),
         ("crs_scores", {("score", ())}),
         ("reference_panels", {("anchor", ())}),
@@ -197,7 +225,8 @@ def test_a_protocol_field_touches_the_stages_that_read_it(tiny_home: HomeLayout)
     readers = {stage.name for stage in STAGES if any(f.split(".")[0] == "probe" for f in stage.protocol_fields)}
     assert readers == {"probe", "estimate"}
     weights = {stage.name for stage in STAGES if "scores" in stage.protocol_fields}
-    assert weights == {"score"}
+    cells = {"label_efficiency_informativeness", "axis_correlations", "institutional_shift_test", *OF_AGGREGATES}
+    assert weights == OF_PANELS - {"anchor"} - cells | {"metric_sensitivity", "estimator_dependence"}
 
 
 def test_a_retired_encoder_is_shown_and_not_computed(computed_home: HomeLayout) -> None:
@@ -355,7 +384,7 @@ def test_two_homes_of_equal_cards_agree(computed_once: Path, tiny_home: HomeLayo
 
 
 def test_every_stage_declares_what_exists() -> None:
-    settings = {"label_policy", "group_salt", "caps", "retired", "predictions"}
+    settings = {"label_policy", "group_salt", "caps", "retired", "predictions", "selection_weights"}
     for stage in stages.STAGES:
         assert set(stage.settings_fields) <= settings
         for field in stage.protocol_fields:

@@ -13,8 +13,9 @@ from crsbench_assets.tables.results import RESULT_TABLES
 from crsbench_assets.tables.schema import ColumnSpec, TableSpec
 from crsbench_assets.tables.scores import PUBLICATION_TABLES, SCORE_TABLES
 
-# Protocol page, section 8, in its order, with the key of every table.
+# Protocol page, sections 6 and 8, in their order, with the key of every table.
 KEYS = {
+    "axis_reliability": ("panel_id", "dataset_id", "axis"),
     "bootstrap_ranks": ("panel_id", "resampling", "anchors", "encoder_id"),
     "dominance": ("panel_id", "encoder_id", "other_encoder_id"),
     "panel_perturbations": ("panel_id", "n_dropped", "perturbation_id"),
@@ -34,14 +35,15 @@ KEYS = {
     "calibration_repair": ("encoder_id", "dataset_id", "method", "condition_id"),
     "corruption_miscalibration": ("panel_id", "encoder_id", "dataset_id"),
     "depth_sweep": ("encoder_id", "dataset_id", "depth"),
-    "specialization": ("panel_id", "reference", "category", "encoder_id", "axis"),
+    "specialization": ("panel_id", "reference", "category", "encoder_id", "parent_encoder_id", "axis"),
     "lora_transfer": ("panel_id", "lora_panel_id"),
     "prompting": ("encoder_id", "dataset_id", "mode", "prompt_id"),
     "selection_regret": ("panel_id", "rule", "axis"),
 }
 
-# Quantities that section 8 names and a reader looks for by name.
+# Quantities that these sections name and a reader looks for by name.
 QUANTITIES = {
+    "axis_reliability": {"reliability", "is_reliable", "smallest_detectable_difference"},
     "bootstrap_ranks": {
         "p_best",
         "p_top_3",
