@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from crsbench_assets.cli.materialize import Selection
 
 LEADERBOARD = """
-    SELECT rank, encoder_id, category, role, crs, pareto, balance, worst,
+    SELECT rank, rank_lo, rank_hi, tie_group, encoder_id, category, role, crs, pareto, balance, worst,
            x_discrimination, x_calibration, x_label_efficiency, x_robustness, n_datasets, panel_id, status
     FROM leaderboard
 """

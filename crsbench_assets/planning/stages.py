@@ -219,6 +219,7 @@ STAGES: tuple[StageSpec, ...] = (
         settings_fields=("label_policy", "caps"),
         external=("panels", "grid"),
     ),
+    _analysis("crs_variants", ("encoders", "datasets"), ("scores",)),
     _analysis("axis_reliability", ("axis_replicates",), _RESAMPLED),
     _analysis("bootstrap_ranks", ("axis_replicates",), _RESAMPLED),
     _analysis("dominance", ("axis_replicates",), _RESAMPLED),

@@ -89,6 +89,25 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         ),
     ),
     TableSpec(
+        "crs_variants",
+        "One row per panel, variant of robustness and candidate: its score without shift terms that may mislead.",
+        "whole",
+        ("panel_id", "variant", "encoder_id"),
+        (
+            PROTOCOL_ID,
+            PANEL_ID,
+            ColumnSpec(
+                "variant",
+                "text",
+                "`corruption_only`: no shift term; `without_exposed`: none where the encoder saw the shift target",
+            ),
+            ENCODER_ID,
+            CRS,
+            count("rank", "Competition rank among the candidates under the variant; 1 is best", nullable=True),
+            REASON,
+        ),
+    ),
+    TableSpec(
         "bootstrap_ranks",
         "One row per panel, resampling, treatment of the anchors and active candidate: how firm its rank is.",
         "whole",

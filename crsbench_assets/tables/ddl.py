@@ -79,6 +79,10 @@ VIEWS: tuple[ViewSpec, ...] = (
             *_columns_of("encoders", "name", "role", "category"),
             *_columns_of("crs_scores", "crs"),
             *_columns_of("ranks", "rank_lo", "rank_hi", "tie_group", "p_best"),
+            ColumnSpec("crs_corruption_only", "real", "Score without the shift term (`crs_variants`)", nullable=True),
+            ColumnSpec(
+                "crs_without_exposed", "real", "Score less terms of shift targets seen in pretraining", nullable=True
+            ),
             *_columns_of("crs_scores", "pareto", "balance", "worst", *_PROFILE, "n_datasets"),
             ColumnSpec("is_synthetic", "boolean", "The vectors, or a dataset of the panel, are simulated"),
             *_columns_of("crs_scores", "is_member", "rank_panel"),
@@ -88,12 +92,15 @@ VIEWS: tuple[ViewSpec, ...] = (
         ),
         f"""\
 SELECT r.rank, s.encoder_id, e.name, e.role, e.category, s.crs, r.rank_lo, r.rank_hi, r.tie_group, r.p_best,
+    c.crs AS crs_corruption_only, x.crs AS crs_without_exposed,
     s.pareto, s.balance, s.worst, {", ".join(f"s.{name}" for name in _PROFILE)}, s.n_datasets,
     e.is_synthetic OR s.panel_id IN (
         SELECT p.panel_id FROM reference_panels p JOIN datasets d USING (dataset_id) WHERE d.is_synthetic
     ) AS is_synthetic,
     s.is_member, s.rank_panel, r.n_ranked, s.panel_id, s.status, coalesce(s.reason, r.reason) AS reason
 FROM crs_scores s LEFT JOIN ranks r USING (encoder_id, panel_id) LEFT JOIN encoders e USING (encoder_id)
+    LEFT JOIN (FROM crs_variants WHERE variant = 'corruption_only') c USING (encoder_id, panel_id)
+    LEFT JOIN (FROM crs_variants WHERE variant = 'without_exposed') x USING (encoder_id, panel_id)
 WHERE s.panel_id = (SELECT panel_id FROM warehouse_info)
 ORDER BY e.role IS NOT DISTINCT FROM 'control', r.rank NULLS LAST, s.crs DESC NULLS LAST, s.encoder_id""",
     ),

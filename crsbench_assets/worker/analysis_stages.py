@@ -15,6 +15,7 @@ from crsbench_assets.analyses.axis_reliability import axis_reliability
 from crsbench_assets.analyses.bootstrap_ranks import bootstrap_ranks
 from crsbench_assets.analyses.calibration_repair import calibration_repair
 from crsbench_assets.analyses.corruption_miscalibration import corruption_miscalibration
+from crsbench_assets.analyses.crs_variants import crs_variants
 from crsbench_assets.analyses.dominance import dominance
 from crsbench_assets.analyses.estimator_dependence import estimator_dependence
 from crsbench_assets.analyses.insertion_trials import insertion_trials
@@ -39,6 +40,12 @@ from crsbench_assets.worker.pooled_stages import encoders_frame, panels_at_work
 
 Analysis = Callable[[StageContext], Callable[[Panel], pl.DataFrame]]
 """Reads the tables of a stage once, and returns what makes the rows of one panel."""
+
+
+def _crs_variants(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
+    axes, scored = context.read_all("cell_axes"), encoders_frame(context.project)
+    encoders, datasets = context.read_all("encoders"), context.read_all("datasets")
+    return lambda panel: crs_variants(axes, scored, encoders, datasets, panel, context.protocol.scores)
 
 
 def _axis_reliability(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
@@ -177,6 +184,7 @@ COMPUTE: dict[str, Callable[[StageContext], StageOutput]] = {
     **{
         name: _of_panels(analysis)
         for name, analysis in {
+            "crs_variants": _crs_variants,
             "axis_reliability": _axis_reliability,
             "bootstrap_ranks": _bootstrap_ranks,
             "dominance": _dominance,

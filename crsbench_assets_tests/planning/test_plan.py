@@ -42,6 +42,7 @@ OF_PANELS = {
     "anchor",
     "score",
     "axis_correlations",
+    "crs_variants",
     "insertion_trials",
     "institutional_shift_test",
     "label_efficiency_informativeness",

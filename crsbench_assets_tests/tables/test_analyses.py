@@ -16,6 +16,7 @@ from crsbench_assets.tables.scores import PUBLICATION_TABLES, SCORE_TABLES
 # Protocol page, sections 6 and 8, in their order, with the key of every table.
 KEYS = {
     "axis_reliability": ("panel_id", "dataset_id", "axis"),
+    "crs_variants": ("panel_id", "variant", "encoder_id"),
     "bootstrap_ranks": ("panel_id", "resampling", "anchors", "encoder_id"),
     "dominance": ("panel_id", "encoder_id", "other_encoder_id"),
     "panel_perturbations": ("panel_id", "n_dropped", "perturbation_id"),
@@ -44,6 +45,7 @@ KEYS = {
 # Quantities that these sections name and a reader looks for by name.
 QUANTITIES = {
     "axis_reliability": {"reliability", "is_reliable", "smallest_detectable_difference"},
+    "crs_variants": {"crs", "rank"},
     "bootstrap_ranks": {
         "p_best",
         "p_top_3",
