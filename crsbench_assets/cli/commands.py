@@ -19,13 +19,14 @@ from crsbench_assets.planning.plan import CURRENT, FAILED, Plan, plan
 from crsbench_assets.planning.stages import stages_of
 from crsbench_assets.storage.layout import MAIN_ARM, require_home, resolve_home
 from crsbench_assets.storage.project import Project, open_project
+from crsbench_assets.tables.reasons import REASONS
 
 if TYPE_CHECKING:
     from crsbench_assets.cli.materialize import Selection
 
 LEADERBOARD = """
     SELECT rank, rank_lo, rank_hi, tie_group, encoder_id, category, role, crs, pareto, balance, worst,
-           x_discrimination, x_calibration, x_label_efficiency, x_robustness, n_datasets, panel_id, status
+           x_discrimination, x_calibration, x_label_efficiency, x_robustness, n_datasets, panel_id, status, reason
     FROM leaderboard
 """
 
@@ -324,9 +325,11 @@ def show_leaderboard(project: Project) -> None:
 
     table = run_query(project, LEADERBOARD, cells=lambda: plan(project).cells).table
     panels = sorted({row["panel_id"] for row in table.to_pylist()})
-    names = [name for name in table.column_names if name != "panel_id"]
+    names = [name for name in table.column_names if name not in ("panel_id", "reason")]
     rows = [[row[name] for name in names] for row in table.to_pylist()]
     show_rows(names, rows, title=f"Leaderboard against panel {', '.join(panels)}")
+    for reason in sorted({r["reason"] for r in table.to_pylist() if r["rank"] is not None} - {None}):
+        say(f"Ranks without an interval: {REASONS[reason]}.")
 
 
 def list_panels(home: Path | None, *, as_json: bool) -> None:
