@@ -54,7 +54,7 @@ class Settings(BaseModel):
     predictions: Literal["all", "clean_and_shift"] = "all"
     """Conditions whose logits are kept; those of the others are made again from ``probe_weights`` when needed."""
     selection_weights: dict[str, Annotated[float, Field(ge=0.0)]] = {}
-    """Axis -> what it weighs for you, in table ``selection_regret``; sum 1. Empty: as in the protocol."""
+    """Axis -> what it weighs for you, in table ``selection_regret``; sum 1, absent is 0. Empty: as the protocol."""
     executor: str = "in_process"
     """Dagster executor of a run: in_process, multiprocess, or module:object."""
     publish_minutes: Annotated[int, Field(ge=1, le=59)] = 5

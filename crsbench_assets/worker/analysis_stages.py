@@ -32,6 +32,7 @@ from crsbench_assets.analyses.rank_displacement import rank_displacement
 from crsbench_assets.analyses.selection_regret import selection_regret
 from crsbench_assets.analyses.specialization import specialization
 from crsbench_assets.analyses.weight_perturbations import weight_perturbations
+from crsbench_assets.config.protocol import AXES
 from crsbench_assets.scores.panel import Panel
 from crsbench_assets.scores.resampling import Resampled, resampled_scores
 from crsbench_assets.tables.registry import TABLES
@@ -140,7 +141,8 @@ def _specialization(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
 
 def _selection_regret(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
     resampled, rules = _seed_test(context), context.protocol.scores
-    weights = context.project.registry.settings.selection_weights or rules.axis_weights
+    stated = context.project.registry.settings.selection_weights or rules.axis_weights
+    weights = {axis: stated.get(axis, 0.0) for axis in AXES}
     return lambda panel: selection_regret(panel, resampled(panel), rules, weights)
 
 

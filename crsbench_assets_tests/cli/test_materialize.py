@@ -43,6 +43,17 @@ def test_a_dataset_that_fails_is_not_followed_by_its_cells(
     assert outcome.failed == [(DATASET, "check no_leakage failed")]
 
 
+def test_a_table_is_computed_with_everything_that_it_is_computed_from() -> None:
+    wanted = Selection(tables=frozenset({"institutional_shift_test"}))
+    assert [stage.name for stage in wanted.stages("dataset")] == ["index", "split"]
+    cells = ["extract", "probe", "measure", "derive_axes"]
+    assert [stage.name for stage in wanted.stages("cell")] == cells, "no calibration, no replicates"
+    pooled = [stage.name for stage in wanted.stages("whole")]
+    assert pooled == ["describe", "institutional_shift", "institutional_shift_test"]
+    on_request = Selection(tables=frozenset({"estimator_dependence"}))
+    assert "estimate" in [stage.name for stage in on_request.stages("cell")]
+
+
 def test_an_unexpected_error_is_an_answer_that_names_the_log(
     tiny_home: HomeLayout, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
