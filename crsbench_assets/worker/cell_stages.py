@@ -129,15 +129,16 @@ def probe_inputs(context: StageContext) -> ProbeInputs:
 def measure(context: StageContext) -> StageOutput:
     """Return the metrics of every record of a cell, also of those that cannot be."""
     protocol, card = context.protocol, context.dataset
-    records = measure_records(
-        cell_records(context),
-        dataset_id=card.id,
-        task=card.task,
-        classes=card.classes,
-        n_bins=protocol.metrics.ece_bins,
-        n_replicates=protocol.metrics.test_replicates,
-        encoder_id=context.encoder.id,
-    )
+    with one_thread():
+        records = measure_records(
+            cell_records(context),
+            dataset_id=card.id,
+            task=card.task,
+            classes=card.classes,
+            n_bins=protocol.metrics.ece_bins,
+            n_replicates=protocol.metrics.test_replicates,
+            encoder_id=context.encoder.id,
+        )
     return StageOutput(
         {
             "reliability_bins": records.reliability_bins,

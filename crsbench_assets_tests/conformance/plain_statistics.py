@@ -56,9 +56,7 @@ def mid_ranks(values: Sequence[float]) -> list[float]:
     >>> mid_ranks([5.0, 1.0, 5.0])
     [2.5, 1.0, 2.5]
     """
-    return [
-        sum(other < own for other in values) + (1 + sum(other == own for other in values)) / 2 for own in values
-    ]
+    return [sum(other < own for other in values) + (1 + sum(other == own for other in values)) / 2 for own in values]
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
@@ -160,7 +158,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
     )
-    # From the far end of 1 / (1 + d_1 / (1 + d_2 / (1 + ...))): backward evaluation is stable, and 200 terms are plenty.
+    # 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) from its far end: backward evaluation is stable, and 200 terms are plenty.
     fraction = 1.0
     for m in range(200, 0, -1):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
