@@ -144,7 +144,9 @@ def _firmness(rank_of: Mapping[str, int], resampled: Resampled) -> dict[str, dic
     places = [i for i, encoder in enumerate(resampled.encoders) if encoder in rank_of]
     if not places:
         return {}
-    encoders, crs = [resampled.encoders[i] for i in places], resampled.scores.crs[:, places]
+    encoders = [resampled.encoders[i] for i in places]
+    # means add up in the order of memory, and `bootstrap_ranks` has the same mean
+    crs = np.ascontiguousarray(resampled.scores.crs[:, places])
     low, high = rank_intervals(crs)
     order = sorted(range(len(encoders)), key=lambda i: (rank_of[encoders[i]], encoders[i]))
     groups = tie_groups(order, crs)

@@ -12,8 +12,8 @@ in every replicate: it is compared with, and has no row of its own.
 
 Undefined replicates. A draw of test groups that leaves a rare label without a positive image has no axes. Draws of
 two datasets are independent, so which of them meet in a replicate is free: each dataset gives its complete draws
-(complete for all its encoders, in order), as many as the dataset with fewest has. A candidate with a cell of which
-fewer than 95 % of the draws are complete is left out.
+(complete for all its members, in order), as many as the dataset with fewest has. A candidate with a cell of which
+fewer than 95 % of the draws are complete is left out, as is a candidate that is no member and lacks a draw in use.
 """
 
 from __future__ import annotations
@@ -333,11 +333,15 @@ def _test_replicates(
     has_cell = ~np.isnan(candidates.seed_values[0, :, :, 0])
     is_complete = ~np.isnan(found).any(axis=(0, 4)) | ~has_cell
     is_kept = (is_complete.mean(axis=0) >= COMPLETE_SHARE).all(axis=1)
-    is_shared = np.asarray(is_complete[:, is_kept].all(axis=1))  # (b, d)
+    # the members decide which draws are used, so that nobody who joins later moves a pooled number
+    decides = is_kept & candidates.is_member if (is_kept & candidates.is_member).any() else is_kept
+    is_shared = np.asarray(is_complete[:, decides].all(axis=1))  # (b, d)
     n_shared = int(is_shared.sum(axis=0).min())
     if not is_kept.any() or n_shared < COMPLETE_SHARE * len(is_shared):
         return None
     used = np.argsort(~is_shared, axis=0, kind="stable")[: min(n_shared, n_replicates or n_shared)]
+    for j in range(len(candidates.datasets)):
+        is_kept = is_kept & is_complete[used[:, j], :, j].all(axis=0)
     kept = found[:, :, is_kept]
     per_seed = np.stack([kept[:, :, :, j][:, used[:, j]] for j in range(len(candidates.datasets))], axis=3)
     return candidates.subset(is_kept), per_seed

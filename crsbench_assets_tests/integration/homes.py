@@ -465,3 +465,35 @@ def table_rows(layout: HomeLayout, table: str) -> pl.DataFrame:
 def exact_rows(frame: pl.DataFrame) -> list[tuple[object, ...]]:
     """Return rows in which two floats are equal when all their bits are."""
     return [tuple(v.hex() if isinstance(v, float) else v for v in row) for row in frame.rows()]
+
+
+STANDING = {
+    "ranks": {"rank", "rank_lo", "rank_hi", "tie_group", "p_best", "n_ranked"},
+    "crs_variants": {"rank"},
+    "bootstrap_ranks": {
+        "rank_lo",
+        "rank_hi",
+        "p_best",
+        "p_top_3",
+        "p_best_enumerated",
+        "p_top_3_enumerated",
+        "is_enumeration_agreed",
+        "n_tier",
+        "is_in_tier",
+        "enumeration_reason",
+    },
+}
+"""Columns that say where an encoder stands among all candidates: whoever joins may move these, and nothing else."""
+
+
+def moved_columns(before: HomeLayout, after: HomeLayout, table: str, newcomer: str) -> set[str]:
+    """Return the columns of a table in which a row that does not name the newcomer has other bits than before.
+
+    A row that is missing or surplus moves every column.
+    """
+    old, new = table_rows(before, table), table_rows(after, table)
+    for column in {"encoder_id", "other_encoder_id"} & set(new.columns):
+        new = new.filter(pl.col(column) != newcomer)
+    if old.height != new.height:
+        return set(old.columns)
+    return {name for name in old.columns if exact_rows(old.select(name)) != exact_rows(new.select(name))}

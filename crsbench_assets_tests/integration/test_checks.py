@@ -19,6 +19,7 @@ from crsbench_assets.planning.stages import stage_named, stages_of
 from crsbench_assets.storage.lake import Provenance
 from crsbench_assets.storage.layout import HomeLayout, PartitionKey
 from crsbench_assets.storage.project import open_project, write_snapshot
+from crsbench_assets.tables.analyses import ANALYSIS_TABLES
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets_tests.integration.homes import (
     CELL_TABLES,
@@ -28,6 +29,7 @@ from crsbench_assets_tests.integration.homes import (
     crsbench,
     exact_rows,
     instance_of,
+    moved_columns,
     pointers,
     succeed,
     table_rows,
@@ -111,6 +113,8 @@ def test_one_image_without_a_vector_fails_its_cell_alone(filled: HomeLayout, tmp
     for table in ("crs_scores", "cell_scores", "cell_axes"):
         rows = table_rows(layout, table).filter(pl.col("encoder_id") != "enc-broken")
         assert exact_rows(rows) == exact_rows(table_rows(filled, table))
+    for table in ("ranks", *(spec.name for spec in ANALYSIS_TABLES)):
+        assert not moved_columns(filled, layout, table, "enc-broken"), table  # it has no score, so it stands nowhere
     score = table_rows(layout, "crs_scores").filter(pl.col("encoder_id") == "enc-broken").row(0, named=True)
     assert score["crs"] is None and score["reason"] is not None
 

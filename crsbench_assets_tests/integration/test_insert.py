@@ -1,7 +1,8 @@
 """Inserting an encoder: no earlier number moves by a single bit, and nothing is computed that need not be.
 
 ``enc-a`` sorts before every other encoder and beats every anchor of the frozen panel, which is where a score that
-was taken relative to the cohort would move. An encoder that fails on one image is inserted in ``test_checks``.
+was taken relative to the cohort would move. An encoder that fails on one image is inserted in ``test_checks``, one
+into a panel of fifteen, whose analyses have more to say, in ``test_demo``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import pytest
 from crsbench_assets.planning.stages import STAGE_OF_TABLE, stages_of
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.project import open_project
+from crsbench_assets.tables.analyses import ANALYSIS_TABLES
 from crsbench_assets.tables.registry import TABLES
-from crsbench_assets_tests.integration.homes import exact_rows, pointers, table_rows
+from crsbench_assets_tests.integration.homes import STANDING, exact_rows, moved_columns, pointers, table_rows
 
 POOLED = {table for stage in stages_of("whole") for table in stage.tables}
 
@@ -27,6 +29,13 @@ def test_every_earlier_row_has_the_same_bits(filled: HomeLayout, extended: HomeL
     earlier = after.filter(pl.col("encoder_id") != "enc-a")
     assert before.height and after.height > earlier.height, "the new encoder has rows"
     assert exact_rows(earlier) == exact_rows(before)
+
+
+@pytest.mark.parametrize("table", ["ranks", *sorted(POOLED & {spec.name for spec in ANALYSIS_TABLES})])
+def test_no_earlier_row_of_an_analysis_moves_but_where_an_encoder_stands(
+    filled: HomeLayout, extended: HomeLayout, table: str
+) -> None:
+    assert moved_columns(filled, extended, table, "enc-a") <= STANDING.get(table, set())
 
 
 def test_the_new_encoder_beats_every_anchor(filled: HomeLayout, extended: HomeLayout) -> None:

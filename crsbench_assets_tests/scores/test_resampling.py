@@ -223,6 +223,24 @@ def test_who_joins_moves_no_score_of_a_frozen_panel(protocol: Protocol) -> None:
     np.testing.assert_array_equal(after.scores.crs[:, places], before.scores.crs)
 
 
+def test_undefined_draws_of_who_joins_move_nobody(two_seeds: Protocol) -> None:
+    cells, replicates = two_datasets(40)
+    panel = freeze_cells(cells, two_seeds)
+
+    def found(cells: dict[Cell, Any], replicates: dict[Cell, Any]) -> Resampled:
+        frames = cell_axes_frame(cells), replicates_frame(replicates), encoders_of(cells), panel, two_seeds
+        resampled = resampled_scores("seed_test", *frames)
+        assert isinstance(resampled, Resampled)
+        return resampled
+
+    before = found(cells, replicates)
+    late = replicates["near", "near"] + 0.2
+    late[3] = np.nan  # 39 of 40 are enough for an interval of its own draws, and not for those of the panel
+    after = found(cells | {("late", "near"): every_axis(0.7, 0.7)}, replicates | {("late", "near"): late})
+    assert after.encoders == before.encoders
+    np.testing.assert_array_equal(after.scores.crs, before.scores.crs)
+
+
 def test_equal_encoders_have_equal_bits(protocol: Protocol) -> None:
     case = Case(3, protocol)
     twins = {("twin", dataset): values for (encoder, dataset), values in case.active.items() if encoder == "e3"}
