@@ -12,14 +12,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from crsbench_assets.config.errors import StorageError
 from crsbench_assets.config.ids import CLEAN, shift_condition
 from crsbench_assets.metrics.records import TOP_LABEL
+from crsbench_assets.report.sections import SECTIONS
 from crsbench_assets.storage.warehouse import open_published
 from crsbench_assets.tables.ddl import literal
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from crsbench_assets.report.sections import Section
     from crsbench_assets.storage.layout import HomeLayout
 
 _SHOWN = f"(condition_id = {literal(CLEAN)} OR condition_id = {literal(shift_condition(''))} || d.shift_id)"
@@ -86,6 +89,7 @@ class ReportFrames:
         calibration: one row per encoder, dataset and condition at all labels: ECE, its bounds and its floor, each the
             mean over seeds, NULL with a reason unless every seed has a value.
         labels: one row per encoder, multi-label dataset and label, clean at all labels: means over seeds alike.
+        analyses: the rows of every section by its table, of the leaderboard's panel.
     """
 
     info: dict[str, Any]
@@ -96,24 +100,47 @@ class ReportFrames:
     reliability: pl.DataFrame
     calibration: pl.DataFrame
     labels: pl.DataFrame
+    analyses: dict[str, pl.DataFrame]
+
+
+def analysis_query(section: Section, panel_id: str) -> str:
+    """Return the query of a section's rows.
+
+    Example:
+        >>> from crsbench_assets.report.sections import Section
+        >>> analysis_query(Section("lodo_transfer", "", ""), "p-1")
+        "SELECT * EXCLUDE (protocol_id, panel_id) FROM lodo_transfer WHERE panel_id = 'p-1' "
+    """
+    hidden = "protocol_id, panel_id" if section.is_of_panel else "protocol_id"
+    select = f"* EXCLUDE ({hidden})" if section.select == "*" else section.select
+    where = f"panel_id = {literal(panel_id)}" if section.is_of_panel else "true"
+    return f"SELECT {select} FROM {section.table} WHERE {where} {section.rest}"
 
 
 def read_frames(layout: HomeLayout) -> ReportFrames:
     """Read what the report shows, all of it from the one snapshot that is published now.
 
     Raises:
-        StorageError: there is none, or it is not what was published.
+        StorageError: there is none, it is not what was published, or another version published it.
     """
+    import duckdb
     import polars as pl
 
     # one connection: a publication between two queries must not mix two snapshots on one page
     with closing(open_published(layout)) as connection:
 
         def rows(sql: str) -> pl.DataFrame:
-            return pl.DataFrame(pl.from_arrow(connection.sql(sql).to_arrow_table()))
+            try:
+                return pl.DataFrame(pl.from_arrow(connection.sql(sql).to_arrow_table()))
+            except (duckdb.CatalogException, duckdb.BinderException) as error:
+                raise StorageError(
+                    "The published warehouse lacks a table or column of the report, because another version of "
+                    "crsbench published it: run `crsbench publish`, then `crsbench report` again."
+                ) from error
 
+        info = rows("FROM warehouse_info").row(0, named=True)
         return ReportFrames(
-            info=rows("FROM warehouse_info").row(0, named=True),
+            info=info,
             leaderboard=rows("FROM leaderboard"),
             encoders=rows("FROM encoders ORDER BY encoder_id"),
             datasets=rows("FROM datasets ORDER BY dataset_id"),
@@ -121,4 +148,5 @@ def read_frames(layout: HomeLayout) -> ReportFrames:
             reliability=rows(RELIABILITY),
             calibration=rows(CALIBRATION),
             labels=rows(LABELS),
+            analyses={section.table: rows(analysis_query(section, str(info["panel_id"]))) for section in SECTIONS},
         )

@@ -10,12 +10,15 @@ Source: interfaces page, "Home" and "CLI".
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.ids import CLEAN
 from crsbench_assets.config.protocol import AXES
+from crsbench_assets.report.decision import LIMITS, findings
+from crsbench_assets.report.figures.analyses import drawn_rows, figure_layout, figure_traces
 from crsbench_assets.report.figures.reliability import (
     explain,
     reliability_diagrams,
@@ -23,10 +26,13 @@ from crsbench_assets.report.figures.reliability import (
     reliability_traces,
 )
 from crsbench_assets.report.frames import read_frames
+from crsbench_assets.report.sections import SECTIONS
 from crsbench_assets.storage.files import replace_bytes
+from crsbench_assets.tables.registry import TABLES
 
 if TYPE_CHECKING:
     from crsbench_assets.report.frames import ReportFrames
+    from crsbench_assets.report.sections import Section
     from crsbench_assets.storage.layout import HomeLayout
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -70,6 +76,12 @@ def render_report(frames: ReportFrames) -> str:
     )
     environment.filters.update(explain=explain, condition=_condition)
     leaderboard = frames.leaderboard.to_dicts()
+    layouts: dict[str, dict[str, Any]] = reliability_layouts(frames)
+    traces = reliability_traces(frames)
+    for section in SECTIONS:
+        if section.figure and not (drawn := drawn_rows(section.figure, frames.analyses[section.table])).is_empty():
+            layouts[_plot_id(section)] = figure_layout(section.figure, drawn)
+            traces[_plot_id(section)] = figure_traces(section.figure, drawn)
     is_retired = dict(frames.encoders.select("encoder_id", "is_retired").iter_rows())
     is_synthetic = [
         *frames.encoders.get_column("is_synthetic"),
@@ -84,10 +96,51 @@ def render_report(frames: ReportFrames) -> str:
         any_synthetic=any(is_synthetic),
         all_synthetic=all(is_synthetic),
         diagrams=reliability_diagrams(frames),
-        plots={"layouts": reliability_layouts(frames), "traces": reliability_traces(frames)},
+        findings=findings(frames),
+        limits=LIMITS,
+        analyses=[_analysis(section, frames, layouts) for section in SECTIONS],
+        plots={"layouts": layouts, "traces": traces},
         plotly_js=_inlined(get_plotlyjs()),
         style=_inlined((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=_inlined((TEMPLATES / "report.js").read_text(encoding="utf-8")),
+    )
+
+
+@dataclass(frozen=True)
+class AnalysisPart:
+    """A section with its rows.
+
+    Args:
+        section: what is asked.
+        rows: what is shown; empty where the table has no rows.
+        columns: columns shown, each with its meaning; empty where it is a summary.
+        plot_id: key of its traces; None where there is nothing to draw.
+        height: of the figure, in CSS pixels.
+    """
+
+    section: Section
+    rows: list[dict[str, Any]]
+    columns: dict[str, str]
+    plot_id: str | None
+    height: int
+
+
+def _plot_id(section: Section) -> str:
+    return f"analysis/{section.table}"
+
+
+def _analysis(section: Section, frames: ReportFrames, layouts: dict[str, dict[str, Any]]) -> AnalysisPart:
+    rows = frames.analyses[section.table]
+    meaning = {column.name: column.description for column in TABLES[section.table].columns}
+    # a column of reasons without a reason says nothing
+    shown = [name for name in rows.columns if not name.endswith("reason") or rows.get_column(name).count()]
+    layout = layouts.get(_plot_id(section))
+    return AnalysisPart(
+        section=section,
+        rows=rows.to_dicts(),
+        columns={name: meaning.get(name, "") for name in shown},
+        plot_id=_plot_id(section) if layout else None,
+        height=layout["height"] if layout else 0,
     )
 
 

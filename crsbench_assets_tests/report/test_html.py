@@ -10,6 +10,7 @@ import pytest
 
 from crsbench_assets.report.frames import CALIBRATION, LABELS, RELIABILITY, read_frames
 from crsbench_assets.report.html import _inlined, render_report
+from crsbench_assets.report.sections import SECTIONS
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets_tests.report.conftest import MARKUP, Rows
 from crsbench_assets_tests.report.pages import Element, parse, plots
@@ -75,7 +76,10 @@ def test_links_lead_to_a_section(page: Element) -> None:
     targets = [element.attributes["id"] for element in page.all() if "id" in element.attributes]
     assert len(targets) == len(set(targets))
     links = [link.attributes["href"].removeprefix("#") for link in page.all("a")]
-    assert links == ["leaderboard", "reliability-chest", "reliability-skin"]
+    sections = [f"analysis-{section.table}" for section in SECTIONS]
+    navigation = [link.attributes["href"].removeprefix("#") for link in page.one("nav").all("a")]
+    assert navigation == ["leaderboard", "decision", *sections, "reliability-chest", "reliability-skin"]
+    assert set(links) <= set(targets)
     labelled = [name for element in page.all() if (name := element.attributes.get("aria-labelledby"))]
     assert {*links, *labelled} <= set(targets)
 
@@ -91,7 +95,7 @@ def test_names_with_markup_are_text(page: Element, report: Path) -> None:
 
 def test_the_page_says_where_it_comes_from(page: Element, warehouse: Rows) -> None:
     (info,) = warehouse("FROM warehouse_info")
-    facts = {group.one("dt").text: group.one("dd").text for group in page.one("dl").all("div")}
+    facts = {group.one("dt").text: group.one("dd").text for group in page.one("dl", class_="facts").all("div")}
     assert facts["Protocol"] == info["protocol_id"]
     assert facts["Panel"].startswith("provisional (no panel is frozen yet")
     assert facts["Version"] == f"crsbench {info['release']}"
@@ -121,12 +125,20 @@ def test_the_leaderboard_holds_the_numbers_of_the_view(page: Element, warehouse:
     rows = board_rows(page)
     assert [encoder["encoder_id"] for encoder in view] == list(rows)  # best first, controls last
     for encoder in view:
-        values = [encoder["rank"], *(encoder[name] for name in SCORES)]
+        places = ("rank", "rank_lo", "rank_hi", "tie_group", "p_best")
+        values = [encoder[name] for name in (*places, *SCORES)]
         assert rows[encoder["encoder_id"]].numbers == [value for value in values if value is not None]
     sort_keys = [cell.attributes["data-sort"] for cell in rows["alpha"].all() if "data-sort" in cell.attributes]
     best = view[0]
     numbers = [str(best[name]) for name in SCORES]
-    assert sort_keys == [str(best["rank"]), "", MARKUP, *numbers, str(best["n_datasets"])]
+    assert sort_keys == [
+        str(best["rank"]),
+        str(best["tie_group"]),
+        str(best["p_best"]),
+        MARKUP,
+        *numbers,
+        str(best["n_datasets"]),
+    ]
 
 
 def test_controls_stand_below_in_a_body_of_their_own(page: Element) -> None:
@@ -141,10 +153,17 @@ def test_an_encoder_without_a_score_says_why(page: Element) -> None:
     (reason,) = rows["broken"].having("reason")
     assert reason.text.startswith("No score: an applicable cell has no result") and "(incomplete)" in reason.text
     assert not rows["alpha"].having("reason")
-    assert (
-        "2 of 3 candidates. Reason: this version does not turn the replicates"
-        in page.one("section", id="leaderboard").text
-    )
+    assert "Without a rank interval" not in page.text
+
+
+def test_ranks_without_intervals_say_why(reported_home: HomeLayout) -> None:
+    board = read_frames(reported_home).leaderboard
+    ranked = pl.col("rank").is_not_null()
+    missing = {name: pl.lit(None) for name in ("rank_lo", "rank_hi", "tie_group")}
+    reason = pl.when(ranked).then(pl.lit("no_replicates")).otherwise(pl.col("reason"))
+    document = rendered(reported_home, leaderboard=board.with_columns(**missing, reason=reason))
+    text = document.one("section", id="leaderboard").text
+    assert "2 of 3 candidates. Reason: a cell has no replicates of its axes" in text
 
 
 def test_intervals_of_ranks_are_shown_where_there_are_some(reported_home: HomeLayout) -> None:
@@ -174,7 +193,7 @@ def test_tables_are_sorted_from_the_keyboard(page: Element) -> None:
                 assert len(cells) == len(headers)
                 assert all("data-sort" in cell.attributes for cell in cells)
     sorts = [header.attributes["aria-sort"] for header in page.one("section", id="leaderboard").one("thead").all("th")]
-    assert sorts == ["ascending"] + ["none"] * 11
+    assert sorts == ["ascending"] + ["none"] * 12
 
 
 # --- reliability diagrams
@@ -185,7 +204,7 @@ def test_figures_draw_the_numbers_of_the_warehouse(page: Element, warehouse: Row
     for row in warehouse(RELIABILITY):
         expected.setdefault(f"{row['dataset_id']}/{row['encoder_id']}/{row['condition_id']}", []).append(row)
     drawn = plots(page)["traces"]
-    assert drawn.keys() == expected.keys()
+    assert {plot_id for plot_id in drawn if not plot_id.startswith("analysis/")} == expected.keys()
     for plot_id, bins in expected.items():
         _, points, counts = drawn[plot_id]
         assert points["x"] == pytest.approx([row["mean_confidence"] for row in bins], abs=1e-14)
@@ -200,9 +219,9 @@ def test_every_plot_is_drawn_once_and_named(page: Element) -> None:
     assert len(places) == len(plots(page)["traces"])
     assert {place.attributes["data-layout"] for place in places} == plots(page)["layouts"].keys()
     for place in places:
-        assert place.attributes["role"] == "img" and place.attributes["aria-label"].startswith(
-            "Reliability diagram of "
-        )
+        begins, ends = place.attributes["aria-label"].startswith, place.attributes["aria-label"].endswith
+        assert place.attributes["role"] == "img"
+        assert begins("Reliability diagram of ") or ends(": figure of the numbers in the table below")
 
 
 def test_errors_and_floors_beside_the_plots_are_those_of_the_warehouse(page: Element, warehouse: Rows) -> None:
@@ -294,10 +313,12 @@ def test_the_table_per_label_holds_the_numbers_of_the_warehouse(page: Element, w
 
 def test_a_home_without_results_has_a_page_that_says_so(reported_home: HomeLayout) -> None:
     frames = read_frames(reported_home)
-    names = [name for name in frames.__dataclass_fields__ if name != "info"]
-    document = rendered(reported_home, **{name: getattr(frames, name).clear() for name in names})
+    names = [name for name in frames.__dataclass_fields__ if name not in ("info", "analyses")]
+    analyses = {table: rows.clear() for table, rows in frames.analyses.items()}
+    document = rendered(reported_home, analyses=analyses, **{name: getattr(frames, name).clear() for name in names})
     assert "No encoder is scored yet." in document.text
     assert not list(document.all("table")) and plots(document) == {"layouts": {}, "traces": {}}
+    assert document.text.count("Not computed: the table has no rows for this panel.") == len(SECTIONS)
     unmeasured = rendered(reported_home, **{name: getattr(frames, name).clear() for name in ("cells", "labels")})
     assert "No encoder is active for this dataset." in unmeasured.text
     assert "No record of this dataset is published." in unmeasured.text
