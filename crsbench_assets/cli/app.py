@@ -294,7 +294,17 @@ def bench_probe(
 
 @bench_app.command("scale")
 def bench_scale(work: Annotated[Path | None, typer.Option(help="Folder for the fabricated homes.")] = None) -> None:
-    """Status, sensor tick and publication on 150 and on 1,500 fabricated cells."""
+    """Status, sensor tick, publication and scores on 150 and 1,500 fabricated cells; the analyses of 15 encoders."""
     from crsbench_assets.cli import commands
 
     commands.bench("scale", work=work)
+
+
+@bench_app.command("validity")
+def bench_validity(
+    quick: Annotated[bool, typer.Option("--quick", help="4 panels of each kind, to see that it runs.")] = False,
+) -> None:
+    """Equal encoders stay unseparated, intervals cover what is true, planted gaps are found; a quarter of an hour."""
+    from crsbench_assets.cli import commands
+
+    commands.bench("validity", quick=quick)
