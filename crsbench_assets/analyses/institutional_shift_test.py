@@ -42,7 +42,8 @@ def institutional_shift_test(shifts: pl.DataFrame, encoders: pl.DataFrame, panel
 
     Returns:
         Per dataset of the panel in ``shifts``: quantity (shift_macro_auroc, relative_gap) by unit (encoder, family).
-        Everything is NULL where a member of a group has no value (``incomplete``); differences and tests where a group
+        Everything is NULL where a member of a group has no value, or a member no card any more (``incomplete``);
+        differences and tests where a group
         has no member (``empty_group``). Welch's test, g, and the deviation of a group of one are NULL with
         ``too_few_units`` where a group has one unit, Welch's test and g with ``no_spread`` where neither group has any
         spread; the permutation test stands there too.
@@ -61,7 +62,9 @@ def institutional_shift_test(shifts: pl.DataFrame, encoders: pl.DataFrame, panel
             "generalist": [m for m in members if categories.get(m) == GENERALIST],
         }
         for quantity in QUANTITIES:
-            values = {m: found.get((m, dataset), {}).get(quantity) for group in groups.values() for m in group}
+            # a member without a card could be of either group: without a value, it makes the row incomplete
+            compared = [m for m in members if m not in categories or any(m in group for group in groups.values())]
+            values = {m: found.get((m, dataset), {}).get(quantity) if m in categories else None for m in compared}
             for unit in UNITS:
                 unit_of = {m: (families[m], "") if unit == "family" and families.get(m) else ("", m) for m in members}
                 key = {

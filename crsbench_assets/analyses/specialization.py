@@ -47,13 +47,25 @@ def specialization(panel: Panel, encoders: pl.DataFrame, datasets: pl.DataFrame,
         Four rows, one per axis, for every category against its own cells out of domain, and for every medically
         pretrained member against each generalist member of its family, on the in-domain datasets that both have.
         ``empty_group`` where one side has no cell, as for generalists; ``no_parent`` where no generalist member is of
-        the family. Numbers that rest on an axis on which all members of a dataset agree stand, and say
+        the family. Where a member has no card any more, the rows of the categories alone, ``incomplete``. Numbers that rest on an axis on which all members of a dataset agree stand, and say
         ``degenerate_axis``.
     """
     modality = dict(datasets.select("dataset_id", "modality").iter_rows())
     cards = {row["encoder_id"]: row for row in encoders.iter_rows(named=True) if row["encoder_id"] in panel.members}
     category_of = {member: card["category"] for member, card in cards.items()}
     domains = {member: json.loads(card["domains"]) for member, card in cards.items()}
+    if cards.keys() != set(panel.members):
+        # whose category is unknown may belong to any mean
+        lacking = {
+            "n_in_domain": 0,
+            "n_reference": 0,
+            "encoder_id": "",
+            "parent_encoder_id": "",
+            "reason": "incomplete",
+        }
+        keys = [{"category": category, "axis": axis} for category in CATEGORIES for axis in AXES]
+        rows = [{"panel_id": panel.panel_id, "reference": "out_of_domain"} | lacking | key for key in keys]
+        return analysis_frame("specialization", rows)
     cells = member_cells(panel)
     is_in_domain = {(e, d): modality.get(d) in domains.get(e, ()) for e, d in cells}
     positions = _Positions(panel, rules)

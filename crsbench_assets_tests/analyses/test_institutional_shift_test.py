@@ -180,6 +180,13 @@ def test_what_is_undefined() -> None:
     assert analyse({**VALUES, "odd": (None, None)})["relative_gap", "encoder"]["reason"] is None
 
 
+def test_a_member_without_a_card_could_be_of_either_group() -> None:
+    rows = analyse(VALUES, {name: card for name, card in CARDS.items() if name != "skin"})
+    assert {(row["reason"], row["p_welch"], row["mean_generalist"]) for row in rows.values()} == {
+        ("incomplete", None, None)
+    }
+
+
 def test_small_and_equal_groups() -> None:
     flat = analyse(VALUES)["relative_gap", "encoder"]  # the medical agree, the generalists do not
     assert flat["reason"] is None
