@@ -47,7 +47,8 @@ def specialization(panel: Panel, encoders: pl.DataFrame, datasets: pl.DataFrame,
         Four rows, one per axis, for every category against its own cells out of domain, and for every medically
         pretrained member against each generalist member of its family, on the in-domain datasets that both have.
         ``empty_group`` where one side has no cell, as for generalists; ``no_parent`` where no generalist member is of
-        the family. Where a member has no card any more, the rows of the categories alone, ``incomplete``. Numbers that rest on an axis on which all members of a dataset agree stand, and say
+        the family. Where a member has no card any more, the rows of the categories alone, ``incomplete``. Numbers that
+        rest on an axis on which all members of a dataset agree stand, and say
         ``degenerate_axis``.
     """
     modality = dict(datasets.select("dataset_id", "modality").iter_rows())
