@@ -266,9 +266,8 @@ def brier_score(column: RankedColumn) -> float:
     """
     if len(column.scores) == 0:
         return np.nan
-    squares = np.square(column.scores)
-    squares[column.positives] = np.square(1.0 - column.scores[column.positives])
-    return float(squares.mean())
+    gaps = np.subtract(column.scores, column.is_positive, dtype=np.float64)
+    return float(np.square(gaps, out=gaps).mean())
 
 
 def logistic_loss(column: RankedColumn) -> float:
