@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
-_BLOCK_ROWS = 1024
+_BLOCK_ROWS = 512
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 
@@ -52,7 +52,7 @@ class RankedColumn:
 
     def rescored(self, scores: NDArray[np.float64]) -> RankedColumn:
         """Return the column with other scores (m,) in the same order: an increasing function of its own."""
-        return replace(self, scores=scores)
+        return RankedColumn(scores, self.is_positive, self.positives, self.images)
 
 
 def rank_columns(scores: NDArray[np.floating], labels: NDArray[np.int8]) -> Iterator[RankedColumn]:
@@ -119,7 +119,7 @@ def _ranked(
         _reflect(scores.view(np.int32))
     else:
         scores = scores.take(low)
-    return RankedColumn(scores, is_positive, np.flatnonzero(is_positive), low)
+    return RankedColumn(scores, is_positive, is_positive.nonzero()[0], low)
 
 
 def _reflect(bits: NDArray[np.int32]) -> None:
