@@ -21,8 +21,7 @@ from typing import Any
 import polars as pl
 
 from crsbench_assets.analyses.inference import hedges_g, permutation_p, welch_test
-from crsbench_assets.analyses.label_scarcity import GENERALIST, MEDICAL
-from crsbench_assets.analyses.population import analysis_frame
+from crsbench_assets.analyses.population import GENERALIST, MEDICAL, analysis_frame
 from crsbench_assets.scores.panel import Panel
 
 QUANTITIES = ("shift_macro_auroc", "relative_gap")

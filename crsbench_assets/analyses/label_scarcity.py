@@ -22,19 +22,10 @@ from typing import Any
 import polars as pl
 
 from crsbench_assets.analyses.inference import welch_interval
-from crsbench_assets.analyses.population import analysis_frame, common_datasets
+from crsbench_assets.analyses.population import GENERALIST, MEDICAL, analysis_frame, common_datasets
 from crsbench_assets.config.ids import CLEAN
 from crsbench_assets.metrics.replicates import Interval
 from crsbench_assets.scores.panel import Panel
-
-GENERALIST = "generalist"
-
-MEDICAL = {
-    "broad_medical": ("broad_medical",),
-    "specialty": ("specialty",),
-    "medical": ("broad_medical", "specialty"),
-}
-"""Category of a row -> categories of its encoders."""
 
 _Values = dict[str, float] | str
 """Encoder -> macro AUROC, or the reason why the encoders cannot be compared."""

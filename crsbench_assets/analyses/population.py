@@ -28,6 +28,15 @@ Centring = Literal["raw", "within_dataset"]
 LEVELS: tuple[Level, ...] = ("encoder", "cell")
 CENTRINGS: tuple[Centring, ...] = ("raw", "within_dataset")
 
+GENERALIST = "generalist"
+
+MEDICAL = {
+    "broad_medical": ("broad_medical",),
+    "specialty": ("specialty",),
+    "medical": ("broad_medical", "specialty"),
+}
+"""Category of a row -> categories of its encoders."""
+
 
 def member_cells(panel: Panel) -> list[Cell]:
     """Return the cells of a panel's members, sorted."""

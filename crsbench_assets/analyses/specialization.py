@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from crsbench_assets.analyses.label_scarcity import GENERALIST, MEDICAL
-from crsbench_assets.analyses.population import Cell, analysis_frame, member_cells
+from crsbench_assets.analyses.population import GENERALIST, MEDICAL, Cell, analysis_frame, member_cells
 from crsbench_assets.config.protocol import AXES, ScoreRules
 from crsbench_assets.scores.components import z_scores
 from crsbench_assets.scores.panel import Panel

@@ -6,10 +6,10 @@ encoders (``scores.ranks``).
 Source: protocol page, section 7. A score depends on the encoder's own values and the panel alone, and sums are
 correctly rounded, so no other encoder can move a bit of it.
 
-If i dominates j (on x_raw) and also x_i >= x_j on all axes, then CRS_i >= CRS_j, strictly where one of them is a
-member. Between members, and on a single dataset, the second condition follows from the first. Beyond the anchors it
-need not: an encoder far above the best on one dataset and far below the worst on another has a larger mean of raw
-positions than of clipped ones.
+If i dominates j (on x_raw) and also x_i >= x_j on all axes, then CRS_i >= CRS_j, strictly where one of them is a member
+as it was frozen. Between members, and on a single dataset, the second condition follows from the first. Beyond the
+anchors it need not: an encoder far above the best on one dataset and far below the worst on another has a larger mean
+of raw positions than of clipped ones.
 """
 
 from __future__ import annotations
