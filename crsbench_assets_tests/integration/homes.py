@@ -167,7 +167,7 @@ def add_broken_encoder(layout: HomeLayout, encoder_id: str, like: str, broken_on
 
 
 def copy_home(layout: HomeLayout, root: Path) -> HomeLayout:
-    """Copy a home with its salt and id, so that equal work gives equal content hashes."""
+    """Copy a home that nothing writes to, with its salt and id, so that equal work gives equal content hashes."""
     shutil.copytree(layout.root, root, symlinks=True)
     return HomeLayout(root)
 

@@ -197,7 +197,7 @@ def test_cards_become_scores_without_a_command(tmp_path: Path) -> None:
         wait_for(lambda: all(v is not None for v in leaderboard(layout).values()), "all scores", 300, every=1)
         add_encoder(layout, "enc-a")
         wait_for(lambda: leaderboard(layout).get("enc-a") is not None, "the score of the new card", 600, every=1)
-        copy = copy_home(layout, tmp_path / "copy")
+    copy = copy_home(layout, tmp_path / "copy")
     shutil.rmtree(copy.root / "lake" / "main")
     succeed(copy, "materialize")
     assert content_hashes(layout) == content_hashes(copy)
