@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +36,7 @@ def fitted_columns(logits: NDArray[np.floating]) -> NDArray[np.bool_]:
     Raises:
         ValueError: where a column is NaN in part or infinite somewhere; such logits are damaged.
     """
-    if np.isfinite(logits.min(initial=0)) and np.isfinite(logits.max(initial=0)):  # many times as fast as what follows
+    if np.isfinite(np.vdot(logits, logits)):  # a sum of squares: many times as fast as what follows
         return np.ones(logits.shape[1], dtype=np.bool_)
     fitted: NDArray[np.bool_] = np.isfinite(logits).all(axis=0)
     is_bad = np.zeros_like(fitted)
@@ -86,12 +87,12 @@ def logistic(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     NumPy's exponential runs on vector registers and makes this several times as fast as ``scipy.special.expit``, from
     which it differs in the last bits only.
     """
-    result = logits.astype(np.float64)
-    np.negative(result, out=result)
+    result: NDArray[np.float64] = np.negative(logits).astype(np.float64)
     with np.errstate(over="ignore"):  # exp(-z) is infinite below z = -709: the quotient is 0, as it should be
         np.exp(result, out=result)
     result += 1.0
-    return np.divide(1.0, result, out=result)
+    np.reciprocal(result, out=result)
+    return result
 
 
 def top_label(
@@ -126,6 +127,11 @@ def bin_edges(n_bins: int) -> NDArray[np.float64]:
     return np.arange(n_bins + 1) / n_bins
 
 
+@lru_cache(maxsize=8)
+def _inner_edges(n_bins: int) -> NDArray[np.float64]:
+    return bin_edges(n_bins)[1:-1] + EDGE_TOLERANCE
+
+
 def equal_width_cuts(column: RankedColumn, n_bins: int) -> NDArray[np.int64]:
     """Return where the equal-width bins of a sorted column begin and end.
 
@@ -145,8 +151,10 @@ def equal_width_cuts(column: RankedColumn, n_bins: int) -> NDArray[np.int64]:
     p = column.scores
     if len(p) and not (p[0] >= 0.0 and p[-1] <= 1.0):
         raise ValueError("found probabilities outside [0, 1]; pass probabilities, not logits.")
-    inner = p.searchsorted(bin_edges(n_bins)[1:-1] + EDGE_TOLERANCE, side="right")
-    return np.concatenate([[0], inner, [len(p)]])
+    cuts = np.empty(n_bins + 1, dtype=np.int64)
+    cuts[0], cuts[-1] = 0, len(p)
+    cuts[1:-1] = p.searchsorted(_inner_edges(n_bins), side="right")
+    return cuts
 
 
 def equal_mass_cuts(column: RankedColumn, n_bins: int) -> NDArray[np.int64]:
@@ -195,11 +203,13 @@ def equal_mass_bins(column: RankedColumn, n_bins: int) -> BinSums:
 
 
 def _bin_sums(column: RankedColumn, cuts: NDArray[np.int64]) -> BinSums:
-    n = np.diff(cuts)
+    n = cuts[1:] - cuts[:-1]
+    is_filled = n > 0
     sum_p = np.zeros(len(n))
     if len(column.scores):
-        sum_p[n > 0] = np.add.reduceat(column.scores, cuts[:-1][n > 0])
-    return BinSums(n=n, sum_p=sum_p, sum_y=np.diff(column.positives.searchsorted(cuts)))
+        sum_p[is_filled] = np.add.reduceat(column.scores, cuts[:-1][is_filled])
+    positives = column.positives.searchsorted(cuts)
+    return BinSums(n=n, sum_p=sum_p, sum_y=positives[1:] - positives[:-1])
 
 
 def expected_calibration_error(bins: BinSums) -> float:
@@ -266,7 +276,8 @@ def brier_score(column: RankedColumn) -> float:
     """
     if len(column.scores) == 0:
         return np.nan
-    gaps = np.subtract(column.scores, column.is_positive, dtype=np.float64)
+    gaps = column.is_positive.astype(np.float64)  # once: a conversion within the subtraction goes by small buffers
+    np.subtract(column.scores, gaps, out=gaps)
     return float(np.square(gaps, out=gaps).mean())
 
 

@@ -3,8 +3,8 @@
 What lives here: the sort of a column with its labels, on which AUROC, placement values, the bins of the calibration
 errors and the exact bootstrap all rest.
 What stays out: those quantities (``ranking``, ``calibration``, ``replicates``).
-Source: that the bits of a float are in the order of an integer of the same width once the magnitude bits of negative
-numbers are inverted: IEEE 754-2019, section 5.10 (total order); protocol page, section 5.
+Source: that floats, NaN left out, are in the order of their bits read as sign and magnitude: IEEE 754-2019, section
+5.10 (total order); protocol page, section 5.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
-_BLOCK_ROWS = 512
+_BLOCK_BYTES = 2048
+"""Of a column that is copied at a time; the rows of the block then lie in the nearest cache."""
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 
 _KEY = np.dtype([("low", "<i4"), ("high", "<i4")])
-"""A sort key in two halves, read as one little-endian 64-bit integer; the low half is compared without its sign."""
+"""A sort key in two halves, read as one little-endian double. Both it and the float32 of its high half are ordered as
+sign and magnitude; only the high halves of NaN would make it NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class RankedColumn:
 def rank_columns(scores: NDArray[np.floating], labels: NDArray[np.int8]) -> Iterator[RankedColumn]:
     """Yield the columns of a score matrix, sorted.
 
-    Value, label and place of an entry are packed into one 64-bit integer, and integers are sorted: several times as
+    Value, label and place of an entry are packed into the bits of one double, and doubles are sorted: several times as
     fast as an argsort and the gathers that follow one, and ties fall in a defined order. One column is sorted at a
     time, so that it stays in the processor's cache while it is used.
 
@@ -90,8 +92,9 @@ def rank_columns(scores: NDArray[np.floating], labels: NDArray[np.int8]) -> Iter
 def _by_column(matrix: NDArray[_Scalar]) -> NDArray[_Scalar]:
     """Return the transpose as rows, copied by blocks that fit the nearest cache."""
     columns = np.empty(matrix.shape[::-1], dtype=matrix.dtype)
-    for first in range(0, len(matrix), _BLOCK_ROWS):
-        columns[:, first : first + _BLOCK_ROWS] = matrix[first : first + _BLOCK_ROWS].T
+    n_rows = _BLOCK_BYTES // matrix.itemsize
+    for first in range(0, len(matrix), n_rows):
+        columns[:, first : first + n_rows] = matrix[first : first + n_rows].T
     return columns
 
 
@@ -102,28 +105,17 @@ def _ranked(
     is_packed = scores.dtype == np.float32
     if is_packed:
         scores += np.float32(0.0)  # makes -0.0 equal to 0.0
-        _reflect(scores.view(np.int32))
-        keys["high"] = scores.view(np.int32)
+        high = scores.view(np.int32)
     else:  # 64 bits leave no room for label and place: dense ranks stand for the values
-        keys["high"] = np.unique(scores, return_inverse=True)[1]
+        high = np.unique(scores, return_inverse=True)[1].astype(np.int32)
     low = labels.astype(np.int32)
     low <<= 31
     low |= places
-    keys["low"] = low
-    keys.view("<i8").sort()
-    low[:] = keys["low"]
+    low ^= high >> 31  # of two negative doubles the one with the larger bits is the smaller
+    keys["high"], keys["low"] = high, low
+    keys.view("<f8").sort()
+    high[:] = keys["high"]
+    np.bitwise_xor(keys["low"], high >> 31, out=low)
     is_positive = low < 0
     low &= _MAGNITUDE
-    if is_packed:
-        scores.view(np.int32)[:] = keys["high"]
-        _reflect(scores.view(np.int32))
-    else:
-        scores = scores.take(low)
-    return RankedColumn(scores, is_positive, is_positive.nonzero()[0], low)
-
-
-def _reflect(bits: NDArray[np.int32]) -> None:
-    """Invert, in place, the magnitude bits of negative numbers: bits of floats become ordered integers, and back."""
-    signs = bits >> 31
-    signs &= _MAGNITUDE
-    bits ^= signs
+    return RankedColumn(scores if is_packed else scores.take(low), is_positive, is_positive.nonzero()[0], low)
