@@ -50,7 +50,7 @@ from crsbench_assets.data.cohort import group_index
 from crsbench_assets.data.sources.synthetic import draw_cohort
 from crsbench_assets.encoders.synthetic import SyntheticVectors
 from crsbench_assets.metrics.records import Record, measure_records
-from crsbench_assets.metrics.replicates import LEVEL
+from crsbench_assets.metrics.replicates import LEVEL, ece_interval, percentile_interval
 from crsbench_assets.probes.fit import ProbeInputs, fit_cell
 from crsbench_assets.scores.crs import crs_scores
 from crsbench_assets.scores.panel import Panel, PanelConditions, freeze, provisional_panel
@@ -353,18 +353,36 @@ def score_intervals(
     resampled = resampled_scores("seed_test", axes, replicates, encoders, reference_panel(protocol), protocol)
     if isinstance(resampled, str):
         raise ValueError(f"nothing was resampled: {resampled}")
-    shares = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    bounds, of_score = np.quantile(resampled.values, shares, axis=0), np.quantile(resampled.scores.crs, shares, axis=0)
+    scored = axes.filter(is_scored("corruption_only")).select("encoder_id", "dataset_id", "axis", "value")
+    points = {tuple(key): value for *key, value in scored.iter_rows()}
+    of_score = np.quantile(resampled.scores.crs, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     for i, encoder_id in enumerate(resampled.encoders):
         if (encoder_id, resampled.datasets[0], AXES[0]) not in further:
             continue
         level = encoder_id.rpartition("-")[0]
         for (j, dataset_id), (k, axis) in itertools.product(enumerate(resampled.datasets), enumerate(AXES)):
-            low, high = bounds[:, i, j, k]
-            value = further[encoder_id, dataset_id, axis]
+            cell_axis = (encoder_id, dataset_id, axis)
+            low, high = axis_interval(axis, resampled.values[:, i, j, k], points[cell_axis])
             names = {"level": level, "dataset_id": dataset_id, "quantity": axis}
-            yield {**names, "low": float(low), "high": float(high), "further": value}
+            yield {**names, "low": low, "high": high, "further": further[cell_axis]}
         yield {"level": level, "quantity": SCORE, "low": float(of_score[0, i]), "high": float(of_score[1, i])}
+
+
+def axis_interval(axis: str, replicates: NDArray[np.float64], point: float) -> tuple[float, float]:
+    """Return the interval of an axis of a cell from its replicates (b,): percentile, or of calibration that of an ECE.
+
+    Args:
+        axis: its name.
+        replicates: as of ``resampled_scores``, which reflects those of calibration at the axis.
+        point: the axis.
+    """
+    if axis != "calibration":
+        low, high, reason = percentile_interval(replicates)
+        assert low is not None and high is not None, reason
+        return low, high
+    low, high, reason = ece_interval(1.0 - (2.0 * point - replicates), 1.0 - point)
+    assert low is not None and high is not None, reason
+    return 1.0 - high, 1.0 - low
 
 
 def scored_pairs(

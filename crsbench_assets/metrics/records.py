@@ -20,7 +20,7 @@ from crsbench_assets.metrics.calibration import class_probabilities, ece_floor
 from crsbench_assets.metrics.compute import RecordMetrics, record_metrics, reliability_bins
 from crsbench_assets.metrics.replicates import (
     auroc_replicates,
-    basic_interval,
+    ece_interval,
     ece_replicates,
     exact_auroc_replicates,
     group_weights,
@@ -178,7 +178,7 @@ def _interval_row(
     intervals = {
         "macro_auroc_ci": percentile_interval(auroc.values),
         "macro_auroc_ci_image": image_level_auroc_interval(logits, labels, task),
-        "ece_ci": basic_interval(ece.values, ece.point),
+        "ece_ci": ece_interval(ece.values, ece.point),
     }
     if is_shown:
         intervals["ece_ci_image"] = image_level_ece_interval(

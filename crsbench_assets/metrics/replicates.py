@@ -1,7 +1,7 @@
 """Test-image uncertainty of a record: replicates under resampled groups, and intervals from them.
 
 What lives here: the group weights shared by all records of a dataset, AUROC and ECE under each of them, the
-percentile and basic interval, and the intervals that would hold if images, not groups, were independent.
+percentile interval and that of an ECE, and the intervals that would hold if images, not groups, were independent.
 What stays out: the sort (``columns``), seeds and axes (``aggregates``), ranks (``scores``).
 Source: Field and Welsh (2007), JRSS B 69, 369-390, doi:10.1111/j.1467-9868.2007.00593.x (resampling whole
 clusters); DeLong et al. (1988), doi:10.2307/2531595 (placement values, variance over images); Davison and Hinkley
@@ -11,6 +11,7 @@ intervals); protocol page, section 5.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -41,6 +42,8 @@ COMPLETE_SHARE = 0.95
 """Smallest share of complete replicates that carries an interval."""
 
 _NORMAL_QUANTILE = 1.959963984540054  # of (1 + LEVEL) / 2
+
+_EXCESS_SHARE = math.sqrt(2.0) - 1.0  # of the bias of a calibrated model's ECE that its replicates show
 
 _CHUNK_ENTRIES = 1_000_000  # images times replicates held at once by the exact bootstrap: 8 MB an array
 
@@ -337,8 +340,8 @@ def image_level_ece_interval(
     """Return the interval of the ECE that would hold if all images were independent.
 
     The gaps of all bins under resampled images are sums over images. Their covariance, which has a closed form, is
-    all that is taken from it: they are drawn from the normal distribution of that covariance, and the basic interval
-    follows as from :func:`ece_replicates`, its correction of the upward bias included.
+    all that is taken from it: they are drawn from the normal distribution of that covariance, and :func:`ece_interval`
+    follows as from :func:`ece_replicates`.
 
     Args:
         logits: (n, k); a column of NaN was not fitted.
@@ -366,7 +369,7 @@ def image_level_ece_interval(
     normals = generator.standard_normal((n_replicates, len(totals)))
     drawn = totals + normals @ (directions * np.sqrt(np.maximum(variances, 0.0))).T
     values = _errors(drawn.reshape(n_replicates, k, n_bins + 1)).mean(axis=1)
-    return basic_interval(values, float(_errors_of(columns, n_bins).mean()))
+    return ece_interval(values, float(_errors_of(columns, n_bins).mean()))
 
 
 def _is_stable(counts: Sequence[int], n_images: int) -> bool:
@@ -393,11 +396,16 @@ def percentile_interval(values: NDArray[np.float64]) -> Interval:
     return Interval(float(low), float(high), None)
 
 
-def basic_interval(values: NDArray[np.float64], point: float | None) -> Interval:
-    """Return the basic interval of replicates: the percentile interval reflected at the point, cut to [0, 1].
+def ece_interval(values: NDArray[np.float64], point: float | None) -> Interval:
+    """Return the interval of an ECE from its replicates, cut to [0, 1]; the upward bias is taken off.
 
-    The ECE is biased upward, and its replicates once more; reflection takes the second bias off where the
-    percentile interval would double it.
+    An ECE adds absolute gaps, which sampling noise makes larger, and its replicates have that noise twice. The excess
+    of their mean over the point estimates the bias: in full where all gaps are large, for a bin then adds its gap and
+    no bias, and by the factor sqrt(2) - 1 where the model is calibrated, for a gap is then noise alone, of a standard
+    deviation that grows by sqrt(2) (a folded normal distribution is between the two). Nobody knows where a model lies
+    between these, so each end takes the assumption that moves it further out: the upper one that of the basic interval,
+    2 x point - lower percentile, the lower one the bias of a calibrated model. The basic interval alone covers .84 of
+    true values where ECE is mostly noise (732 images, 15 bins).
 
     Args:
         values: (b,) replicates, NaN where undefined.
@@ -409,7 +417,10 @@ def basic_interval(values: NDArray[np.float64], point: float | None) -> Interval
     low, high, reason = percentile_interval(values)
     if point is None or low is None or high is None:
         return Interval(None, None, reason or "unstable")
-    return Interval(min(max(2 * point - high, 0.0), 1.0), min(max(2 * point - low, 0.0), 1.0), None)
+    mean = float(np.nanmean(values))
+    bias = max(mean - point, 0.0) / _EXCESS_SHARE
+    lower, upper = point - bias - (high - mean), 2 * point - low
+    return Interval(min(max(lower, 0.0), 1.0), min(max(upper, 0.0), 1.0), None)
 
 
 def _macro_replicates(

@@ -181,7 +181,7 @@ RESULT_TABLES = (
             REASON,
             INPUTS_HASH,
         ),
-        code_version=3,
+        code_version=4,
         schema_version=3,
     ),
     TableSpec(

@@ -16,7 +16,7 @@ from crsbench_assets.config.cards import Task
 from crsbench_assets.config.ids import CLEAN
 from crsbench_assets.config.protocol import Protocol
 from crsbench_assets.metrics.records import Record, RecordRows, measure_records
-from crsbench_assets.metrics.replicates import auroc_replicates, basic_interval, group_weights, percentile_interval
+from crsbench_assets.metrics.replicates import auroc_replicates, ece_interval, group_weights, percentile_interval
 from crsbench_assets.tables.results import RESULT_TABLES
 
 SPECS = {spec.name: spec for spec in RESULT_TABLES}
@@ -244,7 +244,7 @@ def test_intervals_of_the_records_rest_on_the_same_weights(protocol: Protocol) -
     errors = 1 - np.array(frame.get_column("seed_values").to_list())
     clean = rows.run_records.filter(label_fraction=1.0, condition_id=CLEAN).sort("seed").to_dicts()
     for record, values in zip(clean, errors.T, strict=True):
-        interval = basic_interval(values, record["ece"])
+        interval = ece_interval(values, record["ece"])
         assert interval.low == pytest.approx(record["ece_ci_low"], abs=1e-6)
         assert interval.high == pytest.approx(record["ece_ci_high"], abs=1e-6)
 

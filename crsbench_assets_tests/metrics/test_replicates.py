@@ -13,7 +13,7 @@ from crsbench_assets.metrics.compute import record_metrics
 from crsbench_assets.metrics.records import Record, measure_records
 from crsbench_assets.metrics.replicates import (
     auroc_replicates,
-    basic_interval,
+    ece_interval,
     ece_replicates,
     exact_auroc_replicates,
     group_weights,
@@ -158,7 +158,7 @@ def test_one_group_and_no_images_carry_no_interval(task):
         ):
             assert (drawn.point is not None) == point_is_defined
             assert percentile_interval(drawn.values).reason == "unstable"
-            assert basic_interval(drawn.values, drawn.point) == (None, None, "unstable")
+            assert ece_interval(drawn.values, drawn.point) == (None, None, "unstable")
 
 
 def test_single_label_record_that_was_not_fitted_has_no_replicates():
@@ -170,11 +170,16 @@ def test_single_label_record_that_was_not_fitted_has_no_replicates():
 
 
 def test_intervals_by_hand():
-    # 0 .. 100 in hundredths: percentiles .025 and .975; reflected at .3: .6 - .975 -> 0 and .6 - .025
+    # 0 .. 100 in hundredths: mean .5, percentiles .025 and .975
     values = np.arange(101) / 100
     assert percentile_interval(values) == (pytest.approx(0.025), pytest.approx(0.975), None)
-    assert basic_interval(values, 0.3) == (0.0, pytest.approx(0.575), None)
-    assert basic_interval(values, 0.8) == (pytest.approx(0.625), 1.0, None)
+    # From .3: the excess .2 is .2 / (sqrt(2) - 1) = .483 of bias, and .3 - .483 - .475 < 0; above .3 + .3 - .025.
+    assert ece_interval(values, 0.3) == (0.0, pytest.approx(0.575), None)
+    # From .8 there is no excess: .8 - .475, and .8 + .8 - .025 > 1.
+    assert ece_interval(values, 0.8) == (pytest.approx(0.325), 1.0, None)
+    # Replicates of a tenth of the width, .45 to .55 around .5, from .49: .49 - .01 / (sqrt(2) - 1) - .0475.
+    low, high, reason = ece_interval(0.45 + values / 10, 0.49)
+    assert (low, high, reason) == (pytest.approx(0.49 - 0.0241421 - 0.0475, abs=1e-6), pytest.approx(0.5275), None)
 
 
 @pytest.mark.parametrize(("n_missing", "reason"), [(5, None), (6, "unstable")])
@@ -182,12 +187,12 @@ def test_interval_needs_95_percent_of_the_replicates(n_missing, reason):
     values = np.linspace(0, 1, 100)
     values[:n_missing] = np.nan
     assert percentile_interval(values).reason == reason
-    assert basic_interval(values, 0.5).reason == reason
+    assert ece_interval(values, 0.5).reason == reason
 
 
 def test_no_replicates_and_no_point():
     assert percentile_interval(np.empty(0)) == (None, None, "unstable")
-    assert basic_interval(np.linspace(0, 1, 10), None) == (None, None, "unstable")
+    assert ece_interval(np.linspace(0, 1, 10), None) == (None, None, "unstable")
 
 
 def _near_duplicates(number, n_patients=100, n_images=20):
@@ -256,7 +261,7 @@ def test_image_level_intervals_are_near_those_of_resampled_images(make, task):
     weights = group_weights("images", 600, 2000)
     auroc = percentile_interval(exact_auroc_replicates(logits, labels, task, images, weights).values)
     drawn = ece_replicates(logits, labels, task, images, weights, n_bins=15)
-    ece = basic_interval(drawn.values, drawn.point)
+    ece = ece_interval(drawn.values, drawn.point)
     found_auroc = image_level_auroc_interval(logits, labels, task)
     found_ece = image_level_ece_interval(
         logits, labels, task, n_bins=15, n_replicates=2000, generator=keyed_generator("images", task)

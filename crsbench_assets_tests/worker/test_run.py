@@ -41,8 +41,8 @@ GOLDEN = {
     "predictions": "e775556854560bc97257d2ae6963494c",
     "reliability_bins": "41314102cc523eec25c09784a9fcbc92",
     "label_metrics": "7879989e0445b2979f9fe2ef1c613e45",
-    "run_records": "bb318228ec3e1fe64720a3087c2b7c56",
-    "seed_aggregates": "6536867d091c50c65a2290608da69f27",
+    "run_records": "bb84e4132e111420e5fd49bc31975954",
+    "seed_aggregates": "5941dda29d274425aa318d88b10d8e71",
     "cell_axes": "66cdb68696cafc64c0aa1ddaccf3be7b",
 }
 """Content hashes of the tables behind one cell, floats rounded (:func:`rounded`)."""
