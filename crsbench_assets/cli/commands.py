@@ -116,7 +116,7 @@ def show_status(home: Path | None, *, as_json: bool) -> None:
 
     project = open_project(home)
     found = _plan_and_reap(project)
-    value = status_json(project, found)
+    value = status_json(project, found) | {"refused_panels": _refused_panels(project)}
     if as_json:
         say_json(value)
         return
@@ -125,6 +125,19 @@ def show_status(home: Path | None, *, as_json: bool) -> None:
     for cell in value["cells"]:
         if cell["status"] in ("failed", "stale"):
             say(f"{cell['status']}: {cell['encoder_id']} x {cell['dataset_id']}: {cell['reason']}")
+    for panel_id, differing in value["refused_panels"].items():
+        say(
+            f"refused: panel {panel_id}, frozen under another {', '.join(differing)}: nothing is scored against it. Go "
+            "back to what it was frozen under, or freeze a new panel with `crsbench panel freeze NAME`."
+        )
+
+
+def _refused_panels(project: Project) -> dict[str, list[str]]:
+    if not any(project.layout.panels.glob("*.json")):
+        return {}  # without the scores' libraries
+    from crsbench_assets.operations.panels import refused_panels
+
+    return refused_panels(project)
 
 
 def _show_grid(cells: Sequence[dict[str, Any]]) -> None:
@@ -334,8 +347,11 @@ def show_leaderboard(project: Project) -> None:
 
 def list_panels(home: Path | None, *, as_json: bool) -> None:
     """See ``crsbench panel list``."""
+    from crsbench_assets.operations.panels import refused_panels
     from crsbench_assets.worker.pooled_stages import read_panels
 
+    project = open_project(home)
+    refused = refused_panels(project)
     rows = [
         {
             "panel_id": panel.panel_id,
@@ -343,8 +359,9 @@ def list_panels(home: Path | None, *, as_json: bool) -> None:
             "datasets": ", ".join(panel.datasets),
             "protocol_id": panel.conditions.protocol_id,
             "robustness_variant": panel.conditions.robustness_variant,
+            "refused_for": ", ".join(refused.get(panel.panel_id, [])) or None,
         }
-        for panel in read_panels(open_project(home))
+        for panel in read_panels(project)
     ]
     if as_json:
         say_json(rows)

@@ -1,6 +1,7 @@
-"""Freezing reference panels.
+"""Reference panels of a home: freezing one, finding one, and which of them are refused today.
 
-What lives here: from the axes in the lake to a panel file. What stays out: what a panel is (``scores.panel``).
+What lives here: from the axes in the lake to a panel file, and back. What stays out: what a panel is
+(``scores.panel``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.planning.stages import stage_named
-from crsbench_assets.scores.panel import Panel, freeze
+from crsbench_assets.scores.panel import Panel, freeze, mismatches
 from crsbench_assets.scores.profile import axis_values
 from crsbench_assets.storage.files import replace_bytes
 from crsbench_assets.storage.project import Project
@@ -64,3 +65,21 @@ def find_panel(project: Project, panel_id: str) -> Panel:
         known = ", ".join(panel.panel_id for panel in panels) or "none; freeze one with `crsbench panel freeze NAME`"
         raise ConfigError(f"{'No panel' if not found else 'Several panels'} {panel_id!r}; frozen panels: {known}.")
     return found[0]
+
+
+def refused_panels(project: Project) -> dict[str, list[str]]:
+    """Return by id the frozen panels that no score of today rests on, each with the conditions that differ.
+
+    A panel with a dataset that was not split yet is not judged.
+    """
+    panels = read_panels(project)
+    if not panels:
+        return {}
+    statistics = StageContext(project, stage_named("score"), (), inputs_hash="refused").read_all("dataset_statistics")
+    split = set(statistics.get_column("dataset_id"))
+    found = {
+        panel.panel_id: mismatches(panel, current_conditions(project, statistics, panel.conditions.robustness_variant))
+        for panel in panels
+        if split.issuperset(panel.datasets)
+    }
+    return {panel_id: differing for panel_id, differing in found.items() if differing}

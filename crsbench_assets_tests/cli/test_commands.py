@@ -628,6 +628,23 @@ def test_panels(crsbench: Command, computed_home: HomeLayout) -> None:
     assert "was changed after it was frozen" in sentence(crsbench("panel", "list", home=computed_home))
 
 
+def test_a_panel_of_other_conditions_is_named(
+    crsbench: Command, computed_home: HomeLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel_id = freeze_panel(open_project(computed_home.root), "first").panel.panel_id
+    assert "refused" not in crsbench("status", home=computed_home).out
+    monkeypatch.setattr("crsbench_assets.worker.pooled_stages.CANONICAL_PX", 1)
+    assert (
+        f"refused: panel {panel_id}, frozen under another canonical_px:" in crsbench("status", home=computed_home).out
+    )
+    status = json.loads(crsbench("status", "--format", "json", home=computed_home).out)
+    assert status["refused_panels"] == {panel_id: ["canonical_px"]}
+    (row,) = json.loads(crsbench("panel", "list", "--format", "json", home=computed_home).out)
+    assert row["refused_for"] == "canonical_px"
+    shutil.rmtree(computed_home.lake / "main")  # nothing is split, so nothing is known to differ
+    assert json.loads(crsbench("status", "--format", "json", home=computed_home).out)["refused_panels"] == {}
+
+
 def test_a_name_stands_for_one_panel(crsbench: Command, computed_home: HomeLayout) -> None:
     project = open_project(computed_home.root)
     freeze_panel(project, "first")
