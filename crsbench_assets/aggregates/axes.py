@@ -35,7 +35,7 @@ CALIBRATION_VARIANTS = {
     PRIMARY: "ece",
     "adaptive_ece": "adaptive_ece",
     "brier": "brier",
-    "debiased_ece": "ece_debiased",
+    "ece_debiased": "ece_debiased",
 }
 """Variant of the calibration axis -> the error that it is one minus of."""
 
@@ -187,7 +187,7 @@ def cell_axes(labels: pl.DataFrame, records: pl.DataFrame, *, protocol: Protocol
 
     ==================  =======================================================================================
     discrimination      ``primary``: macro AUROC, clean, all labels; in [0, 1]
-    calibration         ``primary``: 1 - ECE, clean, all labels; in [0, 1]. ``adaptive_ece`` and ``debiased_ece``
+    calibration         ``primary``: 1 - ECE, clean, all labels; in [0, 1]. ``adaptive_ece`` and ``ece_debiased``
                         in [0, 1]; ``brier``: 1 - Brier, in [-1, 1] for single-label, [0, 1] for multi-label
     label_efficiency    ``primary``: mean retention over feasible fractions below 1; ``chance_corrected``;
                         ``aulc``: mean over all feasible fractions of the macro AUROC, in [0, 1]

@@ -26,7 +26,7 @@ from crsbench_assets.scores.panel import Panel
 VARIANTS: Mapping[str, Mapping[str, str]] = {
     "adaptive_ece": {"calibration": "adaptive_ece"},
     "brier": {"calibration": "brier"},
-    "ece_debiased": {"calibration": "debiased_ece"},
+    "ece_debiased": {"calibration": "ece_debiased"},
     "corruption_only": {"robustness": CORRUPTION_ONLY},
     "chance_corrected": {"label_efficiency": CHANCE_CORRECTED, "robustness": CHANCE_CORRECTED},
 }

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -90,7 +91,9 @@ def check_selection(project: Project, selection: Selection) -> None:
     for dataset_id in selection.datasets:
         project.registry.dataset(dataset_id)
     for table in sorted(selection.tables - STAGE_OF_TABLE.keys()):
-        raise CrsbenchError(f"No stage computes a table {table!r}; known: {', '.join(sorted(STAGE_OF_TABLE))}.")
+        near = get_close_matches(table, STAGE_OF_TABLE)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`crsbench sql 'SHOW TABLES'` lists what is published."
+        raise CrsbenchError(f"No stage computes a table {table!r}; {hint}")
 
 
 def materialize(project: Project, selection: Selection, before_scores: Callable[[], None] = lambda: None) -> Outcome:

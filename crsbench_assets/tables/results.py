@@ -274,6 +274,7 @@ RESULT_TABLES = (
             REASON,
             INPUTS_HASH,
         ),
+        code_version=2,
     ),
     TableSpec(
         "axis_replicates",

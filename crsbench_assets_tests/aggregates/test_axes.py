@@ -85,7 +85,7 @@ def test_every_axis_by_hand(protocol: Protocol) -> None:
         ("calibration", "primary"): [0.875, 0.875],
         ("calibration", "adaptive_ece"): [0.75, 0.75],
         ("calibration", "brier"): [0.5, 0.5],
-        ("calibration", "debiased_ece"): [0.9375, 0.9375],
+        ("calibration", "ece_debiased"): [0.9375, 0.9375],
         ("label_efficiency", "primary"): [0.8125, 0.722222],
         # (.1/.3 + .2/.3) / 2 and (.1/.4 + .2/.4) / 2
         ("label_efficiency", "chance_corrected"): [0.5, 0.375],

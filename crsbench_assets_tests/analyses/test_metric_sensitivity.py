@@ -26,7 +26,7 @@ from crsbench_assets_tests.analyses.plain_score import (
 SUBSTITUTES = {
     "adaptive_ece": (("calibration", "adaptive_ece"),),
     "brier": (("calibration", "brier"),),
-    "ece_debiased": (("calibration", "debiased_ece"),),
+    "ece_debiased": (("calibration", "ece_debiased"),),
     "corruption_only": (("robustness", "corruption_only"),),
     "chance_corrected": (("label_efficiency", "chance_corrected"), ("robustness", "chance_corrected")),
 }

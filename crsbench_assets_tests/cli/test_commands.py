@@ -212,7 +212,8 @@ def test_without_a_home(crsbench: Command, tmp_path: Path, arguments: Arguments)
     [
         (("materialize", "-e", "nobody"), r"No active card describes the encoder 'nobody': add encoders/nobody\.yaml"),
         (("materialize", "-d", "nothing"), r"No active card describes the dataset 'nothing'"),
-        (("materialize", "-t", "nonsense"), r"No stage computes a table 'nonsense'; known: axis_correlations, "),
+        (("materialize", "-t", "nonsense"), r"No stage computes a table 'nonsense'; `crsbench sql 'SHOW TABLES'`"),
+        (("materialize", "-t", "crs_score"), r"No stage computes a table 'crs_score'; did you mean crs_scores"),
         (("materialize", "--arm", "lora"), r"There is no arm 'lora' in this version; known: main"),
         (("sql", "DROP TABLE run_records"), r"Expected exactly one SELECT .*, found DROP"),
         (("sql", "SELECT 1; SELECT 2"), r"Expected exactly one SELECT"),

@@ -489,7 +489,7 @@ def mimic_transfer(panel: Panel, shifts: Iterable[Row]) -> Rows:
 
 # --- other metrics ---------------------------------------------------------------------------------------------------
 
-CALIBRATION_VARIANTS = {"adaptive_ece": "adaptive_ece", "brier": "brier", "ece_debiased": "debiased_ece"}
+CALIBRATION_VARIANTS = {"adaptive_ece": "adaptive_ece", "brier": "brier", "ece_debiased": "ece_debiased"}
 
 
 def metric_sensitivity(panel: Panel, ordinal: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Rows:

@@ -43,7 +43,7 @@ GOLDEN = {
     "label_metrics": "7879989e0445b2979f9fe2ef1c613e45",
     "run_records": "bb84e4132e111420e5fd49bc31975954",
     "seed_aggregates": "5941dda29d274425aa318d88b10d8e71",
-    "cell_axes": "66cdb68696cafc64c0aa1ddaccf3be7b",
+    "cell_axes": "1a2d3a0b4b2bd5900b83de2cd06b37c5",
 }
 """Content hashes of the tables behind one cell, floats rounded (:func:`rounded`)."""
 
@@ -133,6 +133,17 @@ def test_a_stage_reads_only_what_it_declared(computed: Project) -> None:
     for read in (context.read, context.read_all):
         with pytest.raises(ValueError, match="stage aggregate reads predictions, which is not among its inputs"):
             read("predictions")
+
+
+def test_a_pooled_stage_reads_all_cells_or_some_of_their_rows(computed: Project) -> None:
+    context = StageContext(computed, stage_named("rank"), (), "")
+    axes = context.read_all("cell_axes")
+    parts = [computed.lake.read("cell_axes", key) for key in (ALPHA, BETA)]
+    assert axes.equals(pl.concat(parts)) and axes is context.read_all("cell_axes")
+    is_wanted = pl.col("axis") == "calibration"
+    some = context.read_all("cell_axes", ["encoder_id", "variant"], is_wanted)
+    assert some.equals(axes.filter(is_wanted).select("encoder_id", "variant"))
+    assert 0 < some.height < axes.height
 
 
 def test_every_declared_input_is_read_and_no_other(computed: Project, monkeypatch: pytest.MonkeyPatch) -> None:
