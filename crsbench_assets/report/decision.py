@@ -46,7 +46,7 @@ def findings(frames: ReportFrames) -> list[Finding]:
         return names.get(encoder_id) or encoder_id
 
     def rows(table: str) -> list[dict[str, Any]]:
-        return frames.analyses[table].to_dicts()
+        return frames.sections[table].to_dicts()
 
     ranked = [row for row in frames.leaderboard.to_dicts() if row["rank"] is not None]
     return [
@@ -154,14 +154,19 @@ def _exposure(rows: list[dict[str, Any]], name: Callable[[str], str]) -> tuple[s
 
 def _variants(rows: list[dict[str, Any]], ranked: list[dict[str, Any]], name: Callable[[str], str]) -> tuple[str, ...]:
     rank = {row["encoder_id"]: row["rank"] for row in ranked}
-    rows = [row for row in rows if row["variant"] == "corruption_only"]
-    known = [row for row in rows if row["rank"] is not None and row["encoder_id"] in rank]
-    if not known:
-        return (f"There is no corruption-only score: {_why(rows)}.",)
-    moved = [row for row in known if row["rank"] != rank[row["encoder_id"]]]
-    if not moved:
-        return (f"No: without shift terms all {len(known)} ranks are the same.",)
-    return tuple(
-        f"{name(row['encoder_id'])}: rank {rank[row['encoder_id']]}, but {row['rank']} without shift terms."
-        for row in moved
-    )
+    sentences: list[str] = []
+    for variant, said in (
+        ("corruption_only", "without shift terms"),
+        ("without_exposed", "without the targets seen in pretraining"),
+    ):
+        those = [row for row in rows if row["variant"] == variant]
+        known = [row for row in those if row["rank"] is not None and row["encoder_id"] in rank]
+        moved = [row for row in known if row["rank"] != rank[row["encoder_id"]]]
+        if not known:
+            sentences.append(f"There is no score {said}: {_why(those)}.")
+        elif not moved:
+            sentences.append(f"No rank of {len(known)} moves {said}.")
+        sentences += [
+            f"{name(row['encoder_id'])}: rank {rank[row['encoder_id']]}, but {row['rank']} {said}." for row in moved
+        ]
+    return tuple(sentences)

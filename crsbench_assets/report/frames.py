@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from crsbench_assets.config.errors import StorageError
 from crsbench_assets.config.ids import CLEAN, shift_condition
 from crsbench_assets.metrics.records import TOP_LABEL
-from crsbench_assets.report.sections import SECTIONS
+from crsbench_assets.report.figures.charts import drawn_rows
+from crsbench_assets.report.sections import LEADERBOARD, SECTIONS
 from crsbench_assets.storage.warehouse import open_published
 from crsbench_assets.tables.ddl import literal
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from crsbench_assets.report.sections import Section
     from crsbench_assets.storage.layout import HomeLayout
 
 _SHOWN = f"(condition_id = {literal(CLEAN)} OR condition_id = {literal(shift_condition(''))} || d.shift_id)"
@@ -89,7 +89,8 @@ class ReportFrames:
         calibration: one row per encoder, dataset and condition at all labels: ECE, its bounds and its floor, each the
             mean over seeds, NULL with a reason unless every seed has a value.
         labels: one row per encoder, multi-label dataset and label, clean at all labels: means over seeds alike.
-        analyses: the rows of every section by its table, of the leaderboard's panel.
+        sections: the rows of every section by its key; those of a panel are of the leaderboard's.
+        drawn: the rows of every figure by the key of its section, in the order of its figures.
     """
 
     info: dict[str, Any]
@@ -100,21 +101,8 @@ class ReportFrames:
     reliability: pl.DataFrame
     calibration: pl.DataFrame
     labels: pl.DataFrame
-    analyses: dict[str, pl.DataFrame]
-
-
-def analysis_query(section: Section, panel_id: str) -> str:
-    """Return the query of a section's rows.
-
-    Example:
-        >>> from crsbench_assets.report.sections import Section
-        >>> analysis_query(Section("lodo_transfer", "", ""), "p-1")
-        "SELECT * EXCLUDE (protocol_id, panel_id) FROM lodo_transfer WHERE panel_id = 'p-1' "
-    """
-    hidden = "protocol_id, panel_id" if section.is_of_panel else "protocol_id"
-    select = f"* EXCLUDE ({hidden})" if section.select == "*" else section.select
-    where = f"panel_id = {literal(panel_id)}" if section.is_of_panel else "true"
-    return f"SELECT {select} FROM {section.table} WHERE {where} {section.rest}"
+    sections: dict[str, pl.DataFrame]
+    drawn: dict[str, tuple[pl.DataFrame, ...]]
 
 
 def read_frames(layout: HomeLayout) -> ReportFrames:
@@ -138,9 +126,10 @@ def read_frames(layout: HomeLayout) -> ReportFrames:
                     "crsbench published it: run `crsbench publish`, then `crsbench report` again."
                 ) from error
 
-        info = rows("FROM warehouse_info").row(0, named=True)
+        sections = {section.key: rows(section.query) for section in SECTIONS}
+        figures = {section.key: section.figures for section in SECTIONS} | {"leaderboard": (LEADERBOARD,)}
         return ReportFrames(
-            info=info,
+            info=rows("FROM warehouse_info").row(0, named=True),
             leaderboard=rows("FROM leaderboard"),
             encoders=rows("FROM encoders ORDER BY encoder_id"),
             datasets=rows("FROM datasets ORDER BY dataset_id"),
@@ -148,5 +137,9 @@ def read_frames(layout: HomeLayout) -> ReportFrames:
             reliability=rows(RELIABILITY),
             calibration=rows(CALIBRATION),
             labels=rows(LABELS),
-            analyses={section.table: rows(analysis_query(section, str(info["panel_id"]))) for section in SECTIONS},
+            sections=sections,
+            drawn={
+                key: tuple(drawn_rows(one, rows(one.query) if one.query else sections[key]) for one in several)
+                for key, several in figures.items()
+            },
         )

@@ -18,7 +18,7 @@ from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.ids import CLEAN
 from crsbench_assets.config.protocol import AXES
 from crsbench_assets.report.decision import LIMITS, findings
-from crsbench_assets.report.figures.analyses import drawn_rows, figure_layout, figure_traces
+from crsbench_assets.report.figures.charts import charts, figure_title, series_key
 from crsbench_assets.report.figures.reliability import (
     explain,
     reliability_diagrams,
@@ -26,16 +26,26 @@ from crsbench_assets.report.figures.reliability import (
     reliability_traces,
 )
 from crsbench_assets.report.frames import read_frames
-from crsbench_assets.report.sections import SECTIONS
+from crsbench_assets.report.sections import GROUPS, LEADERBOARD, SECTIONS
+from crsbench_assets.report.words import heading, spoken
 from crsbench_assets.storage.files import replace_bytes
 from crsbench_assets.tables.registry import TABLES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Set as AbstractSet
+
+    import polars as pl
+
+    from crsbench_assets.report.figures.charts import Chart, Figure
     from crsbench_assets.report.frames import ReportFrames
     from crsbench_assets.report.sections import Section
     from crsbench_assets.storage.layout import HomeLayout
 
 TEMPLATES = Path(__file__).parent / "templates"
+
+_OPEN_ROWS = 12
+"""A longer table is folded, so that the page can be read from section to section."""
 
 AXIS_LABELS = {name: name.replace("_", " ").capitalize() for name in AXES}
 
@@ -75,14 +85,12 @@ def render_report(frames: ReportFrames) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(explain=explain, condition=_condition)
+    environment.globals.update(heading=heading, spoken=spoken)
+    controls = frozenset(frames.encoders.filter(role="control").get_column("encoder_id"))
+    board = _plots((LEADERBOARD,), frames.drawn["leaderboard"], "leaderboard", controls)
+    parts = [_part(section, frames, controls) for section in SECTIONS]
+    drawn = [chart for plots in (board, *(part.plots for part in parts)) for plot in plots for chart in plot.charts]
     leaderboard = frames.leaderboard.to_dicts()
-    layouts: dict[str, dict[str, Any]] = reliability_layouts(frames)
-    traces = reliability_traces(frames)
-    for section in SECTIONS:
-        if section.figure and not (drawn := drawn_rows(section.figure, frames.analyses[section.table])).is_empty():
-            layouts[_plot_id(section)] = figure_layout(section.figure, drawn)
-            traces[_plot_id(section)] = figure_traces(section.figure, drawn)
-    is_retired = dict(frames.encoders.select("encoder_id", "is_retired").iter_rows())
     is_synthetic = [
         *frames.encoders.get_column("is_synthetic"),
         *frames.datasets.get_column("is_synthetic"),
@@ -92,14 +100,20 @@ def render_report(frames: ReportFrames) -> str:
         axes=AXIS_LABELS,
         candidates=[row for row in leaderboard if row["role"] != "control"],
         controls=[row for row in leaderboard if row["role"] == "control"],
-        is_retired=is_retired,
+        board_plots=board,
+        names=dict(frames.encoders.select("encoder_id", "name").iter_rows()),
+        control_ids=controls,
+        is_retired=dict(frames.encoders.select("encoder_id", "is_retired").iter_rows()),
         any_synthetic=any(is_synthetic),
         all_synthetic=all(is_synthetic),
         diagrams=reliability_diagrams(frames),
         findings=findings(frames),
         limits=LIMITS,
-        analyses=[_analysis(section, frames, layouts) for section in SECTIONS],
-        plots={"layouts": layouts, "traces": traces},
+        groups={key: (title, [part for part in parts if part.section.group == key]) for key, title in GROUPS.items()},
+        plots={
+            "layouts": reliability_layouts(frames) | {chart.plot_id: chart.layout for chart in drawn},
+            "traces": reliability_traces(frames) | {chart.plot_id: chart.traces for chart in drawn},
+        },
         plotly_js=_inlined(get_plotlyjs()),
         style=_inlined((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=_inlined((TEMPLATES / "report.js").read_text(encoding="utf-8")),
@@ -107,41 +121,88 @@ def render_report(frames: ReportFrames) -> str:
 
 
 @dataclass(frozen=True)
-class AnalysisPart:
+class Plots:
+    """A figure of a section.
+
+    Args:
+        title: what is drawn against what.
+        key: marker, colour and name of every series.
+        charts: its plots, at least one.
+        blocks: values that fold plots together, in order; one empty string for no folding.
+    """
+
+    title: str
+    key: list[tuple[str, str, str]]
+    charts: list[Chart]
+    blocks: list[str]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its heading, its meaning with its name, and whether numbers stand in it."""
+
+    name: str
+    title: str
+    meaning: str
+    is_number: bool
+
+
+@dataclass(frozen=True)
+class Part:
     """A section with its rows.
 
     Args:
         section: what is asked.
-        rows: what is shown; empty where the table has no rows.
-        columns: columns shown, each with its meaning; empty where it is a summary.
-        plot_id: key of its traces; None where there is nothing to draw.
-        height: of the figure, in CSS pixels.
+        plots: its figures that have something to draw.
+        rows: of its table; empty where there are none.
+        columns: that are shown.
+        reasons: the words for every reason in the rows, by code.
+        choices: for every column of ``section.choices`` its values.
+        is_folded: the table opens on request.
     """
 
     section: Section
+    plots: list[Plots]
     rows: list[dict[str, Any]]
-    columns: dict[str, str]
-    plot_id: str | None
-    height: int
+    columns: list[Column]
+    reasons: dict[str, str]
+    choices: dict[str, list[Any]]
+    is_folded: bool
 
 
-def _plot_id(section: Section) -> str:
-    return f"analysis/{section.table}"
+def _plots(
+    figures: Iterable[Figure], drawn: Iterable[pl.DataFrame], prefix: str, controls: AbstractSet[str]
+) -> list[Plots]:
+    found = []
+    for place, (figure, rows) in enumerate(zip(figures, drawn, strict=True)):
+        if plots := charts(figure, rows, f"{prefix}/{place}", controls):
+            blocks = list(dict.fromkeys(chart.block for chart in plots))
+            found.append(Plots(figure_title(figure, rows), series_key(figure, rows, controls), plots, blocks))
+    return found
 
 
-def _analysis(section: Section, frames: ReportFrames, layouts: dict[str, dict[str, Any]]) -> AnalysisPart:
-    rows = frames.analyses[section.table]
-    meaning = {column.name: column.description for column in TABLES[section.table].columns}
+def _part(section: Section, frames: ReportFrames, controls: AbstractSet[str]) -> Part:
+    rows = frames.sections[section.key]
+    meaning = {column.name: column.description for column in TABLES[section.source].columns}
     # a column of reasons without a reason says nothing
     shown = [name for name in rows.columns if not name.endswith("reason") or rows.get_column(name).count()]
-    layout = layouts.get(_plot_id(section))
-    return AnalysisPart(
+    reasons = {text for name in shown if name.endswith("reason") for text in rows.get_column(name).drop_nulls()}
+    return Part(
         section=section,
+        plots=_plots(section.figures, frames.drawn[section.key], section.key, controls),
         rows=rows.to_dicts(),
-        columns={name: meaning.get(name, "") for name in shown},
-        plot_id=_plot_id(section) if layout else None,
-        height=layout["height"] if layout else 0,
+        columns=[
+            Column(name, heading(name), f"{name}: {meaning[name]}" if name in meaning else name, _is_number(rows[name]))
+            for name in shown
+        ],
+        reasons={text: explain(text) for text in sorted(reasons)},
+        choices={name: rows.get_column(name).unique(maintain_order=True).to_list() for name in section.choices},
+        is_folded=rows.height > _OPEN_ROWS and not section.choices,
     )
+
+
+def _is_number(values: pl.Series) -> bool:
+    return bool(values.dtype.is_numeric())
 
 
 def _condition(condition_id: str) -> str:

@@ -11,7 +11,7 @@ floor    control, both datasets
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -96,14 +96,14 @@ def reported_home(tmp_path_factory: pytest.TempPathFactory) -> HomeLayout:
 
 
 @pytest.fixture(scope="session")
-def warehouse(reported_home: HomeLayout) -> Rows:
+def warehouse(reported_home: HomeLayout) -> Iterator[Rows]:
     """Answers of a plain DuckDB reader."""
+    with closing(duckdb.connect(str(reported_home.warehouse), read_only=True)) as connection:
 
-    def rows(sql: str) -> list[dict[str, Any]]:
-        with closing(duckdb.connect(str(reported_home.warehouse), read_only=True)) as connection:
+        def rows(sql: str) -> list[dict[str, Any]]:
             return list(pl.DataFrame(pl.from_arrow(connection.sql(sql).to_arrow_table())).iter_rows(named=True))
 
-    return rows
+        yield rows
 
 
 @pytest.fixture(scope="session")

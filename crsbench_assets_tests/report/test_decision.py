@@ -8,10 +8,11 @@ import pytest
 
 from crsbench_assets.report.decision import LIMITS, findings
 from crsbench_assets.report.frames import ReportFrames, read_frames
+from crsbench_assets.report.html import render_report
 from crsbench_assets.report.sections import SECTIONS
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets_tests.report.conftest import MARKUP
-from crsbench_assets_tests.report.pages import Element
+from crsbench_assets_tests.report.pages import Element, parse
 
 
 @pytest.fixture(scope="module")
@@ -21,22 +22,37 @@ def frames(reported_home: HomeLayout) -> ReportFrames:
 
 def said(frames: ReportFrames, question: str, **rows: list[dict[str, Any]]) -> tuple[str, ...]:
     """Return what is said to a question where tables hold these rows."""
-    changed = frames.analyses | {table: pl.DataFrame(values) for table, values in rows.items()}
-    (found,) = (f for f in findings(replace(frames, analyses=changed)) if f.question == question)
+    changed = frames.sections | {table: pl.DataFrame(values) for table, values in rows.items()}
+    (found,) = (f for f in findings(replace(frames, sections=changed)) if f.question == question)
     return found.sentences
 
 
 def test_every_finding_names_a_section(frames: ReportFrames) -> None:
     found = findings(frames)
-    assert {finding.section for finding in found} <= {section.table for section in SECTIONS}
+    assert {finding.section for finding in found} <= {section.key for section in SECTIONS}
     assert all(finding.sentences for finding in found)
 
 
 def test_the_page_shows_findings_and_limits_as_text(page: Element, frames: ReportFrames) -> None:
-    section = page.one("section", id="decision")
+    section = page.one("section", id="findings")
     sentences = [sentence for finding in findings(frames) for sentence in finding.sentences]
     assert [entry.text for entry in section.all("dd")] == sentences
     assert [entry.text for entry in section.all("li")] == list(LIMITS)
+
+
+def test_a_long_answer_is_folded_after_three_sentences(reported_home: HomeLayout, frames: ReportFrames) -> None:
+    pairs = [
+        {"encoder_id": f"e{i}", "other_encoder_id": "beta", "is_established": True, "reason": None} for i in range(6)
+    ]
+    # the section needs its columns, the finding these rows
+    dominance = frames.sections["dominance"].clear()
+    dominance = pl.concat([dominance, pl.DataFrame(pairs)], how="diagonal_relaxed")
+    changed = replace(frames, sections=frames.sections | {"dominance": dominance})
+    section = parse(render_report(changed)).one("section", id="findings")
+    (fold,) = section.all("details")
+    assert fold.one("summary").text == "3 more"
+    assert [entry.text for entry in fold.all("li")] == [f"e{i} dominates Beta." for i in (3, 4, 5)]
+    assert "e2 dominates Beta." in [entry.text for entry in section.all("dd")]
 
 
 def test_the_leading_tier_is_named_and_its_absence_explained(frames: ReportFrames) -> None:
@@ -123,13 +139,21 @@ def test_ranks_that_the_shift_target_moves_are_said(frames: ReportFrames) -> Non
 
     def variants(step: int) -> list[dict[str, Any]]:
         return [
-            {"variant": "corruption_only", "encoder_id": encoder_id, "rank": rank + step, "reason": None}
+            {"variant": variant, "encoder_id": encoder_id, "rank": rank + step, "reason": None}
+            for variant in ("corruption_only", "without_exposed")
             for encoder_id, rank in ranks.items()
         ]
 
     question = "Does the shift target decide?"
     assert said(frames, question, crs_variants=variants(0)) == (
-        f"No: without shift terms all {len(ranks)} ranks are the same.",
+        f"No rank of {len(ranks)} moves without shift terms.",
+        f"No rank of {len(ranks)} moves without the targets seen in pretraining.",
     )
     moved = said(frames, question, crs_variants=variants(1))
-    assert len(moved) == len(ranks) and "Beta: rank 2, but 3 without shift terms." in moved
+    assert len(moved) == 2 * len(ranks)
+    assert "Beta: rank 2, but 3 without shift terms." in moved
+    assert "Beta: rank 2, but 3 without the targets seen in pretraining." in moved
+    none = [{"variant": "corruption_only", "encoder_id": "beta", "rank": None, "reason": "no_shift"}]
+    assert said(frames, question, crs_variants=none)[1].startswith(
+        "There is no score without the targets seen in pretraining: "
+    )

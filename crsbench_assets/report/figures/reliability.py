@@ -107,7 +107,7 @@ def reliability_traces(frames: ReportFrames) -> dict[str, list[dict[str, Any]]]:
     """Return the Plotly traces of every diagram that can be drawn, by its ``plot_id``.
 
     The diagonal of perfect calibration, the points (x: mean stated probability of the bin, y: observed frequency,
-    ``customdata``: entries), and the entries of the bins as bars below them.
+    ``customdata``: the entries), and the entries of the bins as bars below them.
     """
     traces = {}
     for key, bins in frames.reliability.group_by("dataset_id", "encoder_id", "condition_id", maintain_order=True):
@@ -206,6 +206,7 @@ def _layout(counts: list[int]) -> dict[str, Any]:
         xaxis=unit | {"title": {"text": "stated", "standoff": 4}, "anchor": "y2"},
         yaxis=unit | {"title": {"text": "observed", "standoff": 4}, "domain": [0.3, 1]},
         yaxis2=entries | {"title": {"text": "n", "standoff": 4}, "domain": [0, 0.2]},
+        meta={"columns": ["mean_confidence", "mean_label", "n"], "has_legend": False},
     )
     return dict(layout.to_plotly_json())
 
@@ -222,11 +223,11 @@ def _traces(bins: pl.DataFrame) -> list[dict[str, Any]]:
     points = go.Scatter(
         x=bins.get_column("mean_confidence").to_list(),
         y=bins.get_column("mean_label").to_list(),
-        customdata=n,
+        customdata=[[count] for count in n],
         mode="lines+markers",
         marker={"color": POINT_COLOUR, "size": 6},
         line={"color": POINT_COLOUR, "width": 1.5},
-        hovertemplate="stated %{x:.3f}<br>observed %{y:.3f}<br>n %{customdata:,}<extra></extra>",
+        hovertemplate="stated %{x:.3f}<br>observed %{y:.3f}<br>n %{customdata[0]:,}<extra></extra>",
     )
     counts = go.Bar(
         x=centre,
