@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from crsbench_assets.cli.display import STATUS_MARK, console, duration, say, say_json, show_rows, size
+from crsbench_assets.cli.display import STATUS_MARK, console, duration, number, say, say_json, show_rows, size
 from crsbench_assets.config.errors import ConfigError, CrsbenchError
 from crsbench_assets.planning.plan import CURRENT, FAILED, Plan, plan
 from crsbench_assets.planning.stages import stages_of
@@ -103,8 +103,8 @@ def show_plan(home: Path | None, *, as_json: bool) -> None:
         rows = [(task["state"], " x ".join(task["partition"]) or "all", task["stage"], task["why"]) for task in tasks]
         show_rows(("state", "partition", "stage", "why"), rows)
         say(
-            f"Due: {due['n_cells']} cell(s), {due['n_images']:,} images, {due['n_passes']:,} passes through encoders, "
-            f"{due['n_fits']:,} fits; time: {duration(due['seconds'])}; disk: {size(due['n_bytes'])}."
+            f"Due: {due['n_cells']} cell(s), {number(due['n_images'])} images, {number(due['n_passes'])} passes through "
+            f"encoders, {due['n_fits']:,} fits; time: {duration(due['seconds'])}; disk: {size(due['n_bytes'])}."
         )
     for sentence in blocked_sentences(found):
         say(f"cannot be computed: {sentence}")

@@ -86,6 +86,11 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def number(n: int | None) -> str:
+    """Return a count for people."""
+    return "an unknown number of" if n is None else f"{n:,}"
+
+
 def size(n_bytes: float | None) -> str:
     """Return a size for people."""
     if n_bytes is None:

@@ -20,11 +20,15 @@ from crsbench_assets.storage.project import Project
 
 @dataclass(frozen=True)
 class Estimate:
-    """Work that is due. ``seconds`` and ``n_bytes`` come from finished partitions; None before the first one."""
+    """Work that is due.
+
+    ``n_images`` and ``n_passes`` are None where a cohort was not indexed yet and its card does not say how many images
+    it has; ``seconds`` and ``n_bytes`` come from finished partitions and are None before the first one.
+    """
 
     n_cells: int
-    n_images: int
-    n_passes: int
+    n_images: int | None
+    n_passes: int | None
     n_fits: int
     seconds: float | None
     n_bytes: int | None
@@ -42,8 +46,8 @@ def estimate(project: Project, plan: Plan) -> Estimate:
     corrupted = protocol.splits.test_fraction * len(protocol.corruption_conditions)
     return Estimate(
         n_cells=len(cells),
-        n_images=sum(n_images.values()),
-        n_passes=round(sum(n_images[key[1]] * (1 + corrupted) for key in extract)),
+        n_images=_sum(n_images.values()),
+        n_passes=_rounded(_sum(_passes(n_images[key[1]], corrupted) for key in extract)),
         n_fits=sum(task.stage.name == "probe" for task in due) * len(protocol.seeds) * len(protocol.label_fractions),
         seconds=_total(plan, due, lambda pointer: pointer.seconds),
         n_bytes=_rounded(_total(plan, due, lambda pointer: pointer.n_bytes)),
@@ -88,14 +92,23 @@ def blocked_sentences(plan: Plan) -> list[str]:
     return [f"{why} ({n} partition(s))" if n > 1 else why for why, n in sorted(found.items())]
 
 
-def _n_images(project: Project, dataset_id: str) -> int:
+def _sum(values: Iterable[float | None]) -> Any:
+    found = list(values)
+    return None if None in found else sum(value for value in found if value is not None)
+
+
+def _passes(n_images: int | None, corrupted: float) -> float | None:
+    return None if n_images is None else n_images * (1 + corrupted)
+
+
+def _n_images(project: Project, dataset_id: str) -> int | None:
     pointer = project.lake.pointer("images", (dataset_id,))
     if pointer is not None and pointer.status == "ok":
         return pointer.n_rows
     card = project.registry.datasets[dataset_id]
     if card.source.synthetic:
         return card.source.synthetic.n_images
-    return card.expected_n_images or 0
+    return card.expected_n_images
 
 
 def _total(plan: Plan, due: Iterable[Task], value: Any) -> float | None:
