@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from crsbench_assets.aggregates.axes import cell_axes
+from crsbench_assets.aggregates.replicates import REPLICATED
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.ids import CLEAN
 from crsbench_assets.config.randomness import keyed_generator
@@ -34,7 +36,7 @@ from crsbench_assets.planning.plan import pointers_for, upstream_contents
 from crsbench_assets.planning.stages import StageSpec, stage_named, stages_of
 from crsbench_assets.probes.calibrate import METHODS
 from crsbench_assets.storage.files import replace_json
-from crsbench_assets.storage.lake import POINTER_FILE, Provenance
+from crsbench_assets.storage.lake import POINTER_FILE, Provenance, parquet_bytes
 from crsbench_assets.storage.layout import HomeLayout, PartitionKey
 from crsbench_assets.storage.project import Project, create_home, open_project, write_snapshot
 from crsbench_assets.tables.registry import TABLES
@@ -47,11 +49,14 @@ N_IMAGES = 60
 WIDTH = 4
 CLASSES = ("healthy", "ill")
 N_REPLICATES = 10
+"""Of a cell's axes, where nobody asks for more: readers of a wide home seldom look at them."""
 
 Frames = dict[str, pl.DataFrame]
 
 
-def fabricate(home: Path, n_encoders: int, n_datasets: int, *, processes: int = 1) -> Project:
+def fabricate(
+    home: Path, n_encoders: int, n_datasets: int, *, processes: int = 1, n_replicates: int = N_REPLICATES
+) -> Project:
     """Make and fill a home, and return it opened.
 
     Args:
@@ -59,6 +64,7 @@ def fabricate(home: Path, n_encoders: int, n_datasets: int, *, processes: int = 
         n_encoders: encoders ``encoder-000`` and on; the last one of three or more is a control.
         n_datasets: datasets ``dataset-000`` and on.
         processes: that draw cells at the same time.
+        n_replicates: rows of ``axis_replicates`` per cell, axis and variant.
     """
     layout = HomeLayout(home.absolute())
     create_home(layout, "")
@@ -73,7 +79,8 @@ def fabricate(home: Path, n_encoders: int, n_datasets: int, *, processes: int = 
                 run_stage(project, stage, (dataset_id,))
         drawn = [(encoder_id, dataset_id) for encoder_id in encoders for dataset_id in datasets[:N_DRAWN_DATASETS]]
         repeated = [(encoder_id, dataset_id) for encoder_id in encoders for dataset_id in datasets[N_DRAWN_DATASETS:]]
-        for work, keys in ((fabricate_cells, drawn), (_repeat_cells, repeated)):
+        draw = partial(fabricate_cells, n_replicates=n_replicates)
+        for work, keys in ((draw, drawn), (_repeat_cells, repeated)):
             if processes == 1:
                 work(layout.root, registry_hash, keys)
             else:
@@ -85,14 +92,22 @@ def fabricate(home: Path, n_encoders: int, n_datasets: int, *, processes: int = 
     return project
 
 
-def fabricate_cells(home: Path, registry_hash: str, keys: Sequence[PartitionKey], *, version: int = 0) -> None:
+def fabricate_cells(
+    home: Path,
+    registry_hash: str,
+    keys: Sequence[PartitionKey],
+    *,
+    version: int = 0,
+    n_replicates: int = N_REPLICATES,
+) -> None:
     """Draw the rows of some cells and commit them; another ``version`` gives other values of the same inputs."""
     project = open_project(home, registry_hash=registry_hash)
     hasher = InputsHasher(project)
+    drawn = _DRAWN | {"replicate": partial(_replicate, n_replicates=n_replicates)}
     with _unflushed():
         for key in keys:
             for stage in stages_of("cell"):
-                _commit(project, hasher, stage, key, _DRAWN[stage.name](project, key, version))
+                _commit(project, hasher, stage, key, drawn[stage.name](project, key, version))
 
 
 def _repeat_cells(home: Path, registry_hash: str, keys: Sequence[PartitionKey]) -> None:
@@ -185,7 +200,7 @@ def _repeat(project: Project, hasher: InputsHasher, stage: StageSpec, source: Pa
         for column in constants.keys() & set(rows.column_names):
             values = pa.repeat(pa.scalar(constants[column]), rows.num_rows)
             rows = rows.set_column(rows.column_names.index(column), column, values)
-        pq.write_table(rows, path, compression="zstd")
+        path.write_bytes(parquet_bytes(rows, TABLES[name]))
         copy = replace(
             pointer,
             files=(path.name,),
@@ -334,15 +349,20 @@ def _derive_axes(project: Project, key: PartitionKey, version: int) -> Frames:
     return {"cell_axes": cell_axes(labels, records, protocol=project.registry.protocol, shift_id=None)}
 
 
-def _replicate(project: Project, key: PartitionKey, version: int) -> Frames:
-    """Draw few replicates: readers of a wide home do not look at them."""
-    axes = project.lake.read("cell_axes", key).select("axis", "variant").unique(maintain_order=True)
-    rows = axes.join(pl.DataFrame({"replicate": range(N_REPLICATES)}), how="cross", maintain_order="left_right")
-    n_seeds = len(project.registry.protocol.seeds)
+def _replicate(project: Project, key: PartitionKey, version: int, *, n_replicates: int) -> Frames:
+    """Draw replicates around the value of every seed, as long as real ones: rounded to float32."""
+    axes = project.lake.read("cell_axes", key).select("axis", "variant", "seed_values")
+    rows = axes.filter(pl.struct("axis", "variant").is_in([{"axis": a, "variant": v} for a, v in REPLICATED]))
+    values = np.array(rows.get_column("seed_values").to_list(), dtype=np.float64)
+    noise = keyed_generator("fabricated replicates", *key, version).normal(0.0, 0.01, (n_replicates, *values.shape))
+    drawn = (values + noise).astype(np.float32).astype(np.float64).swapaxes(0, 1)
+    numbers = pl.DataFrame({"replicate": range(n_replicates)})
     return {
-        "axis_replicates": rows.with_columns(
-            n_seeds=pl.lit(n_seeds, pl.Int64),
-            seed_values=pl.lit([0.5] * n_seeds, pl.List(pl.Float64)),
+        "axis_replicates": rows.select("axis", "variant")
+        .join(numbers, how="cross", maintain_order="left_right")
+        .with_columns(
+            n_seeds=pl.lit(values.shape[1], pl.Int64),
+            seed_values=pl.Series(drawn.reshape(-1, values.shape[1])).arr.to_list(),
             reason=pl.lit(None, pl.String),
         )
     }
@@ -355,8 +375,8 @@ _DRAWN: dict[str, Callable[[Project, PartitionKey, int], Frames]] = {
     "measure": _measure,
     "aggregate": _aggregate,
     "derive_axes": _derive_axes,
-    "replicate": _replicate,
 }
+"""Stage -> what draws its rows; replicates have a number besides (:func:`_replicate`)."""
 
 
 def _grid(axes: dict[str, Sequence[object]]) -> pl.DataFrame:

@@ -316,10 +316,20 @@ def pointers_for(project: Project, stage: StageSpec) -> PointerLookup:
     """
     if stage.grain == "whole":
         planner = _Planner(project)
-        planner.walk([upstream for upstream in STAGES if upstream.grain != "whole"])
+        planner.walk(_partitioned_upstream(stage))
         return planner.pointer
 
     def lookup(table: str, key: PartitionKey) -> Pointer | None:
         return project.lake.pointer(STAGE_OF_TABLE[table].last_table, key)
 
     return lookup
+
+
+def _partitioned_upstream(stage: StageSpec) -> list[StageSpec]:
+    """Return the stages of datasets and cells that a pooled stage rests on, directly or not, upstream first."""
+    tables, found = set(stage.reads), []
+    for upstream in reversed(STAGES):
+        if upstream.grain != "whole" and tables.intersection(upstream.tables):
+            tables.update(upstream.reads)
+            found.append(upstream)
+    return found[::-1]

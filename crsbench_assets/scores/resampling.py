@@ -128,11 +128,11 @@ def scored_candidates(cell_axes: pl.DataFrame, encoders: pl.DataFrame, panel: Pa
     )
     is_applicable = is_applicable.reshape(len(ids), len(datasets))
     rows = _scored_rows(cell_axes, ids, panel)
-    places = _places(rows, ids, datasets)
+    places = _places(rows, len(datasets))
     values = np.full((*is_applicable.shape, len(AXES)), np.nan)
-    values[places] = rows.get_column("value").to_numpy()
+    values.reshape(-1)[places] = rows.get_column("value").to_numpy()
     seed_values = np.full((len(protocol.seeds), *values.shape), np.nan)
-    seed_values[:, *places] = _seed_values(rows, len(protocol.seeds))
+    seed_values.reshape(len(protocol.seeds), -1)[:, places] = _seed_values(rows, len(protocol.seeds))
     values[~is_applicable] = np.nan
     seed_values[:, ~is_applicable] = np.nan
 
@@ -324,47 +324,55 @@ def _test_replicates(
     rows = _scored_rows(axis_replicates, candidates.encoders, panel)
     if rows.is_empty():
         return None
-    s, *shape = candidates.seed_values.shape
+    s, m, d, k = candidates.seed_values.shape
     replicate = rows.get_column("replicate").to_numpy()
-    found = np.full((s, int(replicate.max()) + 1, *shape), np.nan)
-    found[:, replicate, *_places(rows, candidates.encoders, candidates.datasets)] = _seed_values(rows, s)
-    found[..., _CALIBRATION] = 2 * candidates.seed_values[:, None, ..., _CALIBRATION] - found[..., _CALIBRATION]
+    b = int(replicate.max()) + 1
+    # the replicates of an axis of a cell side by side, as its rows are stored: elsewhere the memory is slow to reach
+    found = np.full((s, m, d, k, b), np.nan)
+    found.reshape(s, -1)[:, _places(rows, d) * b + replicate] = _seed_values(rows, s)
+    calibration = found[:, :, :, _CALIBRATION]
+    np.subtract(2 * candidates.seed_values[..., _CALIBRATION, None], calibration, out=calibration)
 
     has_cell = ~np.isnan(candidates.seed_values[0, :, :, 0])
-    is_complete = ~np.isnan(found).any(axis=(0, 4)) | ~has_cell
-    is_kept = (is_complete.mean(axis=0) >= COMPLETE_SHARE).all(axis=1)
+    is_complete = ~np.isnan(found).any(axis=(0, 3)) | ~has_cell[..., None]  # (m, d, b)
+    is_kept = (is_complete.mean(axis=2) >= COMPLETE_SHARE).all(axis=1)
     # the members decide which draws are used, so that nobody who joins later moves a pooled number
     decides = is_kept & candidates.is_member if (is_kept & candidates.is_member).any() else is_kept
-    is_shared = np.asarray(is_complete[:, decides].all(axis=1))  # (b, d)
-    n_shared = int(is_shared.sum(axis=0).min())
-    if not is_kept.any() or n_shared < COMPLETE_SHARE * len(is_shared):
+    is_shared = np.asarray(is_complete[decides].all(axis=0))  # (d, b)
+    n_shared = int(is_shared.sum(axis=1).min())
+    if not is_kept.any() or n_shared < COMPLETE_SHARE * b:
         return None
-    used = np.argsort(~is_shared, axis=0, kind="stable")[: min(n_shared, n_replicates or n_shared)]
-    for j in range(len(candidates.datasets)):
-        is_kept = is_kept & is_complete[used[:, j], :, j].all(axis=0)
-    kept = found[:, :, is_kept]
-    per_seed = np.stack([kept[:, :, :, j][:, used[:, j]] for j in range(len(candidates.datasets))], axis=3)
-    return candidates.subset(is_kept), per_seed
+    n_used = min(n_shared, n_replicates or n_shared)
+    used = np.argsort(~is_shared, axis=1, kind="stable")[:, :n_used]
+    for j in range(d):
+        is_kept = is_kept & is_complete[:, j, used[j]].all(axis=1)
+    n_kept = int(is_kept.sum())
+    for j in range(d):  # in place: another array of this size costs as much as the reading
+        found[:, :n_kept, j, :, :n_used] = found[:, is_kept, j][..., used[j]]
+    return candidates.subset(is_kept), np.moveaxis(found[:, :n_kept, ..., :n_used], -1, 1)
 
 
-def _scored_rows(frame: pl.DataFrame, encoders: Collection[str], panel: Panel) -> pl.DataFrame:
-    """Return the rows of ``cell_axes`` or ``axis_replicates`` that the score of some encoders reads."""
-    return frame.filter(
-        pl.col("encoder_id").is_in(list(encoders)),
-        pl.col("dataset_id").is_in(panel.datasets),
-        is_scored(panel.conditions.robustness_variant),
+def _scored_rows(frame: pl.DataFrame, encoders: Sequence[str], panel: Panel) -> pl.DataFrame:
+    """Return the rows of ``cell_axes`` or ``axis_replicates`` that the score of some encoders reads.
+
+    Encoder, dataset and axis are categories in the order of ``encoders``, ``panel.datasets`` and :data:`AXES`.
+    """
+    categories = {"encoder_id": encoders, "dataset_id": panel.datasets, "axis": AXES}
+    return (
+        frame.lazy()
+        .filter(is_scored(panel.conditions.robustness_variant))
+        .with_columns(pl.col(name).cast(pl.Enum(ids), strict=False) for name, ids in categories.items())
+        .drop_nulls(["encoder_id", "dataset_id"])
+        .collect()
     )
 
 
-def _places(
-    rows: pl.DataFrame, encoders: Sequence[str], datasets: Sequence[str]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return where each row stands in an array (m, d, k)."""
-
-    def place(column: str, ids: Sequence[str]) -> NDArray[np.int64]:
-        return rows.get_column(column).cast(pl.Enum(ids)).to_physical().to_numpy().astype(np.int64)
-
-    return place("encoder_id", encoders), place("dataset_id", datasets), place("axis", AXES)
+def _places(rows: pl.DataFrame, n_datasets: int) -> NDArray[np.int64]:
+    """Return where each row of :func:`_scored_rows` stands in a flat array (m, d, k)."""
+    encoder, dataset, axis = (
+        pl.col(name).to_physical().cast(pl.Int64) for name in ("encoder_id", "dataset_id", "axis")
+    )
+    return rows.select((encoder * n_datasets + dataset) * len(AXES) + axis).to_series().to_numpy()
 
 
 def _seed_values(rows: pl.DataFrame, n_seeds: int) -> Floats:

@@ -34,13 +34,12 @@ from crsbench_assets.analyses.specialization import specialization
 from crsbench_assets.analyses.weight_perturbations import weight_perturbations
 from crsbench_assets.config.protocol import AXES
 from crsbench_assets.scores.panel import Panel
-from crsbench_assets.scores.resampling import Resampled, resampled_scores
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.worker.context import StageContext, StageOutput
-from crsbench_assets.worker.pooled_stages import encoders_frame, panels_at_work
+from crsbench_assets.worker.pooled_stages import encoders_frame, panels_at_work, resampling_tables, seed_test
 
 Analysis = Callable[[StageContext], Callable[[Panel], pl.DataFrame]]
-"""Reads the tables of a stage once, and returns what makes the rows of one panel."""
+"""Reads the tables of a stage, and returns what makes the rows of one panel."""
 
 
 def _crs_variants(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
@@ -50,20 +49,18 @@ def _crs_variants(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
 
 
 def _axis_reliability(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
-    resampled = _seed_test(context)
+    resampled = seed_test(context)
     return lambda panel: axis_reliability(panel, resampled(panel))
 
 
 def _bootstrap_ranks(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
-    axes, replicates = context.read_all("cell_axes"), context.read_all("axis_replicates")
-    encoders = encoders_frame(context.project)
-    return lambda panel: bootstrap_ranks(axes, replicates, encoders, panel, context.protocol)
+    tables = resampling_tables(context)
+    return lambda panel: bootstrap_ranks(*tables(panel), panel, context.protocol)
 
 
 def _dominance(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
-    axes, replicates = context.read_all("cell_axes"), context.read_all("axis_replicates")
-    encoders = encoders_frame(context.project)
-    return lambda panel: dominance(axes, replicates, encoders, panel, context.protocol)
+    tables = resampling_tables(context)
+    return lambda panel: dominance(*tables(panel), panel, context.protocol)
 
 
 def _panel_perturbations(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
@@ -75,7 +72,7 @@ def _insertion_trials(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
 
 
 def _rank_agreement(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
-    resampled = _seed_test(context)
+    resampled = seed_test(context)
     return lambda panel: rank_agreement(panel, resampled(panel), context.protocol.scores)
 
 
@@ -140,7 +137,7 @@ def _specialization(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
 
 
 def _selection_regret(context: StageContext) -> Callable[[Panel], pl.DataFrame]:
-    resampled, rules = _seed_test(context), context.protocol.scores
+    resampled, rules = seed_test(context), context.protocol.scores
     stated = context.project.registry.settings.selection_weights or rules.axis_weights
     weights = {axis: stated.get(axis, 0.0) for axis in AXES}
     return lambda panel: selection_regret(panel, resampled(panel), rules, weights)
@@ -159,13 +156,6 @@ def repair_of_calibration(context: StageContext) -> StageOutput:
     """Return calibration before and after post-hoc repair, of every cell; no panel takes part."""
     rows = calibration_repair(context.read_all("calibrated_records"), context.read_all("run_records"))
     return StageOutput({"calibration_repair": rows})
-
-
-def _seed_test(context: StageContext) -> Callable[[Panel], Resampled | str]:
-    """Return what makes the scores of a panel under resampled seeds and test groups."""
-    axes, replicates = context.read_all("cell_axes"), context.read_all("axis_replicates")
-    encoders = encoders_frame(context.project)
-    return lambda panel: resampled_scores("seed_test", axes, replicates, encoders, panel, context.protocol)
 
 
 def _of_panels(analysis: Analysis) -> Callable[[StageContext], StageOutput]:

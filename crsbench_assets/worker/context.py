@@ -101,17 +101,32 @@ class StageContext:
         key = upstream_key(self.stage, STAGE_OF_TABLE[table], self.key)
         return self.project.lake.read(table, key, columns)
 
-    def read_all(self, table: str) -> pl.DataFrame:
-        """Return all partitions of an upstream table that have results, for pooled stages."""
-        import polars as pl
+    def read_all(self, table: str, columns: Iterable[str] | None = None, where: pl.Expr | None = None) -> pl.DataFrame:
+        """Return all partitions of an upstream table that have results, for pooled stages.
 
-        from crsbench_assets.tables.registry import TABLES
+        Args:
+            table: name of the table; a whole one is read once, however often a stage asks.
+            columns: those wanted; None for all of them.
+            where: which rows; None for all of them.
 
+        Raises:
+            StorageError: a file of one is gone.
+            ValueError: the stage did not declare the table, so lineage would lie; a programming error.
+        """
         self._check_declared(table)
+        is_whole = columns is None and where is None
+        if is_whole and table in self._whole_tables:
+            return self._whole_tables[table]
         pointer_of = self.pointer_of or pointers_for(self.project, self.stage)
         parts = upstream_results(self.project, self.stage, table, self.key, pointer_of)
-        rows = [self.project.lake.read(table, part) for part, _ in parts]
-        return pl.concat([TABLES[table].empty(), *rows])
+        rows = self.project.lake.read_all(table, [part for part, _ in parts], columns, where)
+        if is_whole:
+            self._whole_tables[table] = rows
+        return rows
+
+    @cached_property
+    def _whole_tables(self) -> dict[str, pl.DataFrame]:
+        return {}
 
     def _check_declared(self, table: str) -> None:
         if table not in self.stage.reads:

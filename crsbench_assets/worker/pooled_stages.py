@@ -7,6 +7,7 @@ functions, and freezing a panel (``operations.panels``).
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import polars as pl
 
@@ -22,9 +23,9 @@ from crsbench_assets.scores.panel import (
     provisional_panel,
     reference_panels,
 )
-from crsbench_assets.scores.profile import RobustnessVariant, axis_values, provisional_robustness_variant
+from crsbench_assets.scores.profile import RobustnessVariant, axis_values, is_scored, provisional_robustness_variant
 from crsbench_assets.scores.ranks import ranks
-from crsbench_assets.scores.resampling import resampled_scores
+from crsbench_assets.scores.resampling import Resampled, resampled_scores
 from crsbench_assets.storage.project import Project
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.worker.context import StageContext, StageOutput
@@ -115,13 +116,29 @@ def score(context: StageContext) -> StageOutput:
 def rank(context: StageContext) -> StageOutput:
     """Return the place of every encoder among the scored candidates, and how firm it is."""
     encoders, scores = encoders_frame(context.project), context.read_all("crs_scores")
-    axes, replicates = context.read_all("cell_axes"), context.read_all("axis_replicates")
-    resampled = {
-        panel.panel_id: resampled_scores("seed_test", axes, replicates, encoders, panel, context.protocol)
-        for panel, differing in panels_at_work(context)
-        if not differing
-    }
-    return StageOutput({"ranks": ranks(scores, encoders, resampled)})
+    resampled = seed_test(context)
+    of_panels = {panel.panel_id: resampled(panel) for panel, differing in panels_at_work(context) if not differing}
+    return StageOutput({"ranks": ranks(scores, encoders, of_panels)})
+
+
+def seed_test(context: StageContext) -> Callable[[Panel], Resampled | str]:
+    """Return what makes the scores of a panel under resampled seeds and test groups."""
+    tables = resampling_tables(context)
+    return lambda panel: resampled_scores("seed_test", *tables(panel), panel, context.protocol)
+
+
+def resampling_tables(context: StageContext) -> Callable[[Panel], tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
+    """Return what reads the tables that a panel's resampled scores rest on: axes, their replicates, encoders.
+
+    Of the replicates, which are by far the most rows, only those are read that the panel scores by.
+    """
+    axes, encoders = context.read_all("cell_axes"), encoders_frame(context.project)
+    columns = ("encoder_id", "dataset_id", "axis", "variant", "replicate", "seed_values")
+    return lambda panel: (
+        axes,
+        context.read_all("axis_replicates", columns, is_scored(_variant(panel))),
+        encoders,
+    )
 
 
 def encoders_frame(project: Project) -> pl.DataFrame:

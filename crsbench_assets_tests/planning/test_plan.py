@@ -11,7 +11,18 @@ import pytest
 
 from crsbench_assets.config.settings import edit_list
 from crsbench_assets.planning import stages
-from crsbench_assets.planning.plan import BLOCKED, CURRENT, FAILED, MISSING, RUNNING, STALE, Task, plan
+from crsbench_assets.planning.plan import (
+    BLOCKED,
+    CURRENT,
+    FAILED,
+    MISSING,
+    RUNNING,
+    STALE,
+    Task,
+    plan,
+    pointers_for,
+    upstream_partitions,
+)
 from crsbench_assets.planning.stages import PLANNED, STAGE_OF_TABLE, STAGES, stage_named
 from crsbench_assets.planning.status import blocked_sentences, estimate, plan_json, status_json
 from crsbench_assets.storage.files import replace_json
@@ -356,6 +367,12 @@ def test_plan_as_json(tiny_home: HomeLayout) -> None:
     assert (value["due"]["n_cells"], value["due"]["n_fits"], value["due"]["seconds"]) == (2, 8, None)
 
 
+def test_images_that_nobody_counted_yet_are_not_nought(tiny_home: HomeLayout) -> None:
+    project = open_project(tiny_home.root)
+    found = estimate(project, plan(project))
+    assert (found.n_cells, found.n_images, found.n_passes) == (2, None, 0)
+
+
 def test_the_estimate_comes_from_what_was_computed(computed_home: HomeLayout) -> None:
     vectors("alpha", ("clean",)).write_parquet(computed_home.root / "files" / "alpha.parquet")
     project = open_project(computed_home.root)
@@ -416,3 +433,20 @@ def test_what_runs_on_request_is_computed_where_somebody_names_it_and_asked_for_
     assert (found.state, found.is_outdated, found.is_due) == (STALE, True, False)
     assert "estimate" in {found["stage"] for found in plan_json(project, plan(project))["tasks"]}
     assert {c.status for c in plan(project).cells} == {"ok"}
+
+
+def test_pooled_stages_look_at_what_they_rest_on_and_see_what_the_plan_sees(computed_home: HomeLayout) -> None:
+    path = computed_home.root / "files" / "alpha.parquet"
+    pl.read_parquet(path).with_columns(pl.col("vector") * 2).write_parquet(path)
+    project = open_project(computed_home.root)
+    settled = {(task.stage.name, task.key): task for task in plan(project).tasks}
+    assert not settled["derive_axes", ALPHA].is_settled and settled["derive_axes", BETA].is_settled
+    for stage in STAGES:
+        if stage.grain == "whole":
+            pointer_of = pointers_for(project, stage)
+            for table in stage.reads:
+                upstream = STAGE_OF_TABLE[table]
+                for key in upstream_partitions(project, stage, table, ()):
+                    task = settled[upstream.name, key]
+                    expected = task.pointer if task.is_settled or upstream.grain == "whole" else None
+                    assert pointer_of(table, key) == expected, (stage.name, table, key)

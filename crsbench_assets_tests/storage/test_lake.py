@@ -49,6 +49,37 @@ def test_what_is_committed_is_read(lake: Lake) -> None:
     assert pointer.stage_contents == {"quarantine": pointer.content_hash}
 
 
+def test_many_partitions_are_read_one_after_the_other(lake: Lake) -> None:
+    # quarantine of tiny: a, b; of wide: c, and of none: no row
+    for dataset_id, ids in (("tiny", ("b", "a")), ("wide", ("c",)), ("none", ())):
+        frame = rows(*ids).with_columns(dataset_id=pl.lit(dataset_id))
+        lake.commit("quarantine", (dataset_id,), frame, PROVENANCE)
+    keys = [("wide",), ("none",), ("tiny",)]
+    found = lake.read_all("quarantine", keys)
+    assert found.equals(pl.concat([lake.read("quarantine", key) for key in keys]))
+    assert found.select("dataset_id", "image_id").rows() == [("wide", "c"), ("tiny", "a"), ("tiny", "b")]
+    some = lake.read_all("quarantine", keys, ["image_id"], pl.col("dataset_id") == "tiny")
+    assert some.to_dict(as_series=False) == {"image_id": ["a", "b"]}
+    assert lake.read_all("quarantine", []).equals(TABLES["quarantine"].empty())
+    assert lake.read_all("quarantine", [], ["image_id"], pl.col("dataset_id") == "tiny").columns == ["image_id"]
+
+
+def test_of_many_partitions_the_one_without_rows_is_named(lake: Lake) -> None:
+    for dataset_id in ("tiny", "wide"):
+        lake.commit("quarantine", (dataset_id,), rows().clear(), PROVENANCE)
+    keys = [("tiny",), ("wide",), ("gone",)]
+    with pytest.raises(StorageError, match="quarantine of gone is not there yet"):
+        lake.read_all("quarantine", keys)
+    lake.commit("quarantine", ("gone",), rows().clear(), PROVENANCE, status="failed", reason="incomplete_support")
+    with pytest.raises(StorageError, match="quarantine of gone has no rows: failed, incomplete_support"):
+        lake.read_all("quarantine", keys)
+    for damage in (lambda path: path.write_bytes(b"PAR1 no parquet PAR1"), Path.unlink):
+        (path,) = lake.files("quarantine", ("wide",))
+        damage(path)
+        with pytest.raises(StorageError, match="quarantine of wide: a file that its pointer names cannot be read"):
+            lake.read_all("quarantine", keys[:2], ["image_id"])
+
+
 def test_a_partition_lies_where_the_contract_says(lake: Lake) -> None:
     commit(lake, "a")
     assert lake.folder("quarantine", KEY) == lake.layout.root / "lake/main/quarantine/dataset_id=tiny"
