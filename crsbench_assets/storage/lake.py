@@ -133,7 +133,7 @@ class Lake:
             table: name of the table.
             keys: values of its grain key, of every partition.
             columns: those wanted; None for all of them.
-            where: which rows; what is passed over is never held in memory.
+            where: which rows; the others are left out while the files are read. None for all of them.
 
         Raises:
             StorageError: one is absent or not ``ok``, with its reason, or a file it names is gone.
