@@ -104,8 +104,8 @@ _DECISION = (
         "Your domain, your labels, your tolerance",
         "Which encoders discriminate best on a dataset like yours, with as many labels as you have, at an ECE that you "
         "can bear? Clean test images, means over seeds, best first; intervals over seeds.",
-        "SELECT dataset_id, label_fraction, encoder_id, macro_auroc_mean, macro_auroc_ci_seed_low, "
-        "macro_auroc_ci_seed_high, ece_mean, ece_ci_seed_low, ece_ci_seed_high, reason FROM seed_aggregates "
+        "SELECT encoder_id, macro_auroc_mean, macro_auroc_ci_seed_low, macro_auroc_ci_seed_high, ece_mean, "
+        "ece_ci_seed_low, ece_ci_seed_high, dataset_id, label_fraction, reason FROM seed_aggregates "
         f"WHERE condition_id = 'clean' ORDER BY dataset_id, label_fraction DESC, {_IS_CONTROL}, "
         "macro_auroc_mean DESC NULLS LAST, encoder_id",
         table="seed_aggregates",
@@ -434,7 +434,8 @@ _TRANSFER = (
         "Specialization",
         "Are medically pretrained encoders better in their own domain than out of it, or than their generalist parent? "
         "Right of 0 they are.",
-        "SELECT * EXCLUDE (protocol_id, panel_id, category, encoder_id, reason), "
+        "SELECT * EXCLUDE (protocol_id, panel_id, category, encoder_id, reason) "
+        "REPLACE (nullif(parent_encoder_id, '') AS parent_encoder_id), "
         "CASE encoder_id WHEN '' THEN category ELSE encoder_id END AS who, reason "
         f"FROM specialization WHERE {_OF_PANEL} ORDER BY reference, who, axis",
         (Figure("bars", "difference", "who", series="axis", panel=("reference",)),),

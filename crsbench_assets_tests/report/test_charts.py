@@ -76,7 +76,7 @@ def test_controls_are_lines_among_intervals_and_small_among_points() -> None:
     points, line = traces_of(Figure("intervals", "crs", "encoder_id"), rows, controls)
     assert (points["y"], line["x"], line["y"], line["yaxis"]) == (["good"], [0.2, 0.2], [0, 1], "y2")
     assert line["meta"]["row"] == [0.2, "null"]
-    assert line["line"]["dash"] == "dot"
+    assert (line["line"]["dash"], line["offsetgroup"]) == ("dot", "controls")  # else Plotly moves it off its value
     assert series_key(Figure("intervals", "crs", "encoder_id"), rows, controls)[0][2] == "control null"
     (trace,) = traces_of(Figure("points", "crs", "rank"), rows, controls)
     assert trace["marker"]["size"] == [8, 5] and trace["marker"]["color"][0] == COLOURS[0]
@@ -133,11 +133,14 @@ def test_equal_values_still_have_an_axis() -> None:
 
 
 def test_bars_begin_at_zero_and_logarithms_show_every_value() -> None:
-    rows = pl.DataFrame({"n_positive": [5, 10], "class_name": ["a", "b"], "label_fraction": [0.01, 1.0]})
+    rows = pl.DataFrame(
+        {"n_positive": [5, 10, 8, 9], "class_name": list("abcd"), "label_fraction": [0.01, 1.0, 0.05, 0.1]}
+    )
     (bars,) = charts(Figure("bars", "n_positive", "class_name"), rows, "p", NONE)
     assert bars.layout["xaxis"]["range"][0] == -0.5
     (log,) = charts(Figure("lines", "label_fraction", "n_positive", is_log_x=True), rows, "p", NONE)
-    assert log.layout["xaxis"]["tickvals"] == [0.01, 1.0] and log.layout["xaxis"]["type"] == "log"
+    assert log.layout["xaxis"]["tickvals"] == [0.01, 0.05, 0.1, 1.0] and log.layout["xaxis"]["type"] == "log"
+    assert log.layout["xaxis"]["ticktext"] == ["0.01", "0.05", "", "1"]  # .1 would run into .05 on a phone
 
 
 def test_nothing_is_drawn_of_nothing() -> None:

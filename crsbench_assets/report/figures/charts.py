@@ -120,7 +120,7 @@ def series_key(figure: Figure, rows: pl.DataFrame, controls: AbstractSet[str]) -
     ]
     if figure.kind == "intervals" and "encoder_id" in rows.columns:
         lined = [encoder_id for encoder_id in _values(rows, "encoder_id") if encoder_id in controls]
-        key += [(("⋯", "-·-", "— —")[place % 3], RULE_COLOUR, f"control {name}") for place, name in enumerate(lined)]
+        key += [(("⋯", "-·-", "— —")[place % 3], "currentColor", f"control {name}") for place, name in enumerate(lined)]
     return key
 
 
@@ -198,6 +198,7 @@ def _traces(figure: Figure, rows: pl.DataFrame, series: list[Any], controls: Abs
                 [row[figure.x]] * 2,
                 [0, 1],
                 yaxis="y2",
+                offsetgroup="controls",  # of one group, or Plotly would set them side by side
                 dash=("dot", "dashdot", "longdash")[place % 3],
                 name=f"control {row['encoder_id']}",
                 meta={"row": [row[figure.x], row[figure.y], *(row[column] for column in _told(figure, lined))]},
@@ -225,7 +226,7 @@ def _matrix(figure: Figure, rows: pl.DataFrame) -> dict[str, Any]:
         # hundredths: three characters fit where "0.98" would not
         text=[["" if value is None else f"{100 * value:.0f}" for value in line] for line in values],
         texttemplate="%{text}",
-        textfont={"color": "#1c2127", "size": 10},
+        textfont={"color": "#1c2127", "size": 9},
         # light throughout, so that the dark numbers stay readable
         colorscale=[[0, "#f7c9a3"], [0.5, "#ffffff"], [1, "#9cc3ee"]],
         zmin=-1,
@@ -314,7 +315,7 @@ def _layout(figure: Figure, rows: pl.DataFrame, all_rows: pl.DataFrame) -> dict[
         xaxis |= {"title": {"text": f"{heading(figure.x)}, by number of the row", "standoff": 6}}
     elif figure.is_log_x:
         ticks = sorted(_values(all_rows, figure.x))
-        xaxis |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks], "tickangle": 0}
+        xaxis |= {"type": "log", "tickvals": ticks, "ticktext": _apart(ticks), "tickangle": 0}
         xaxis["range"] = [math.log10(ticks[0]) - 0.15, math.log10(ticks[-1]) + 0.15]
     else:
         bounds = (figure.low, figure.high) if is_named else ("", "")
@@ -349,6 +350,15 @@ def _named(column: str, names: list[Any], numbered: bool = False) -> dict[str, A
     if numbered:
         labels = [f"{label} {i + 1}" for i, label in enumerate(labels)]
     return {"categoryorder": "array", "categoryarray": names, "tickvals": names, "ticktext": labels}
+
+
+def _apart(ticks: list[float]) -> list[str]:
+    """Return labels of ticks on a logarithmic axis; one too near to the last would run into it in a small plot."""
+    shown: list[float] = []
+    for tick in ticks:
+        if not shown or math.log10(tick / shown[-1]) > 0.35:
+            shown.append(tick)
+    return [f"{tick:g}" if tick in shown else "" for tick in ticks]
 
 
 def _range(rows: pl.DataFrame, *columns: str, zero: bool = False) -> list[float]:
