@@ -8,6 +8,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from crsbench_assets.report.figures.charts import COLOURS
+from crsbench_assets.report.figures.reliability import RULE_COLOUR
 from crsbench_assets.report.frames import CALIBRATION, LABELS, RELIABILITY, read_frames
 from crsbench_assets.report.html import _inlined, render_report
 from crsbench_assets.report.sections import GROUPS, SECTIONS
@@ -347,7 +349,8 @@ def test_contrasts_meet_wcag_aa(page: Element) -> None:
                 assert contrast(colour[text], colour[paper]) >= 4.5, (text, paper)
             assert contrast(colour["accent"], colour[paper]) >= 3.0
         assert contrast(colour["ink"], colour["mark"]) >= 4.5
-        assert contrast("#3578c6", colour["paper"]) >= 3.0 and contrast("#7d8590", colour["paper"]) >= 3.0
+        for mark in (*COLOURS, RULE_COLOUR):
+            assert contrast(mark, colour["paper"]) >= 3.0, mark
 
 
 def contrast(one: str, other: str) -> float:
