@@ -9,37 +9,54 @@ https://docs.dagster.io/guides/test/asset-checks
 # Dagster reads annotations as objects, so this module does not postpone them.
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional
 
 import dagster as dg
 
 from crsbench_assets.orchestration.failures import one_sentence
 from crsbench_assets.orchestration.keys import asset_key
 from crsbench_assets.orchestration.partitions import PARTITIONS, partition_of
+from crsbench_assets.orchestration.previews import first_rows
 from crsbench_assets.orchestration.resources import ProjectResource
 from crsbench_assets.planning.stages import StageSpec
 from crsbench_assets.storage.lake import Lake
 from crsbench_assets.storage.layout import PartitionKey
 from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import violations
+from crsbench_assets.tables.validate import faulty_rows, violations
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SHAPE = "shape"
 
-Rule = Callable[[Lake, PartitionKey], tuple[bool, str]]
-"""(lake, partition) -> (whether it holds, what was found)."""
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found: whether it holds, one sentence, and the rows that break it."""
+
+    holds: bool
+    sentence: str
+    failing: Optional["pl.DataFrame"] = None
+
+
+Rule = Callable[[Lake, PartitionKey], Finding]
 
 
 def shape_rule(table: str) -> Rule:
     """Return the rule that a partition has the shape of its table and a result."""
 
-    def rule(lake: Lake, key: PartitionKey) -> tuple[bool, str]:
+    def rule(lake: Lake, key: PartitionKey) -> Finding:
         pointer = lake.pointer(table, key)
         if pointer is None or pointer.status == "failed":
-            return False, "no result" if pointer is None else f"{pointer.reason}: {pointer.detail}"
+            return Finding(False, "no result" if pointer is None else f"{pointer.reason}: {pointer.detail}")
         if pointer.status != "ok":
-            return True, f"{pointer.status}: {pointer.reason}"
-        faults = violations(lake.read(table, key), TABLES[table])
-        return not faults, "; ".join(faults) or f"{pointer.n_rows} rows"
+            return Finding(True, f"{pointer.status}: {pointer.reason}")
+        rows = lake.read(table, key)
+        faults = violations(rows, TABLES[table])
+        if faults:
+            return Finding(False, "; ".join(faults), faulty_rows(rows, TABLES[table]))
+        return Finding(True, f"{pointer.n_rows} rows")
 
     return rule
 
@@ -47,27 +64,27 @@ def shape_rule(table: str) -> Rule:
 def empty_rule(table: str) -> Rule:
     """Return the rule that a table of violations has no row."""
 
-    def rule(lake: Lake, key: PartitionKey) -> tuple[bool, str]:
+    def rule(lake: Lake, key: PartitionKey) -> Finding:
         rows = lake.read(table, key)
-        return (
-            rows.is_empty(),
-            "none" if rows.is_empty() else f"{rows.height} row(s), first: {rows.row(0, named=True)}",
-        )
+        if rows.is_empty():
+            return Finding(True, "none")
+        return Finding(False, f"{rows.height} row(s), first: {rows.row(0, named=True)}", rows)
 
     return rule
 
 
-def converged_rule(lake: Lake, key: PartitionKey) -> tuple[bool, str]:
+def converged_rule(lake: Lake, key: PartitionKey) -> Finding:
     """Every probe that was fitted reached the certified gap."""
     import polars as pl
 
     pointer = lake.pointer("probe_fits", key)
     if pointer is not None and pointer.status != "ok":
-        return True, pointer.status
+        return Finding(True, pointer.status)
     fits = lake.read("probe_fits", key)
     bad = fits.filter(~pl.col("is_converged"))
     worst = fits.get_column("relative_gap").max()
-    return bad.is_empty(), f"{bad.height} of {fits.height} fits not converged, largest relative gap {worst!s}"
+    found = f"{bad.height} of {fits.height} fits not converged, largest relative gap {worst!s}"
+    return Finding(bad.is_empty(), found, bad)
 
 
 RULES: dict[str, dict[str, Rule]] = {
@@ -101,9 +118,12 @@ def stage_checks(stage: StageSpec, arm: str) -> dg.AssetChecksDefinition:
             lake = project.open(dict(context.run.tags)).lake
             key = partition_of(context, stage.grain)
             for (table, name), rule in rules.items():
-                holds, found = rule(lake, key)
+                finding = rule(lake, key)
+                metadata: dict[str, Any] = {"found": finding.sentence}
+                if not finding.holds and finding.failing is not None:
+                    metadata["failing rows"] = first_rows(TABLES[table], finding.failing)
                 yield dg.AssetCheckResult(
-                    asset_key=asset_key(table, arm), check_name=name, passed=holds, metadata={"found": found}
+                    asset_key=asset_key(table, arm), check_name=name, passed=finding.holds, metadata=metadata
                 )
 
     return check

@@ -40,6 +40,30 @@ def violations(rows: pl.DataFrame, table: TableSpec) -> list[str]:
         rows: in the order of the table's key, as every partition is stored.
         table: the shape.
     """
+    checks = _checks(table)
+    counts = rows.select(
+        [expression.fill_null(False).sum().alias(text) for text, expression in checks.items()]
+    ).to_dicts()[0]
+    faults = [f"{text} in {n} row(s)" for text, n in counts.items() if n]
+    if table.key:
+        n_repeated = int(rows.select(_repeats_key(table).slice(1).sum()).item())
+        if n_repeated:
+            faults.append(f"{n_repeated} row(s) repeat the key ({', '.join(table.key)})")
+    return faults
+
+
+def faulty_rows(rows: pl.DataFrame, table: TableSpec) -> pl.DataFrame:
+    """Return the rows that :func:`violations` counts, in their order; of rows that share a key, all but the first."""
+    import polars as pl
+
+    faults = [expression.fill_null(False) for expression in _checks(table).values()]
+    if table.key:
+        faults.append(_repeats_key(table) & (pl.int_range(pl.len()) > 0))
+    return rows.filter(pl.any_horizontal(faults)) if faults else rows.clear()
+
+
+def _checks(table: TableSpec) -> dict[str, pl.Expr]:
+    """Return what no row may be, by what is said of it; NULL counts as false."""
     import polars as pl
 
     checks: dict[str, pl.Expr] = {}
@@ -61,13 +85,11 @@ def violations(rows: pl.DataFrame, table: TableSpec) -> list[str]:
             checks[f"{column.name} is below {column.low:g}"] = value < column.low
         if column.high is not None:
             checks[f"{column.name} is above {column.high:g}"] = value > column.high
-    counts = rows.select(
-        [expression.fill_null(False).sum().alias(text) for text, expression in checks.items()]
-    ).to_dicts()[0]
-    faults = [f"{text} in {n} row(s)" for text, n in counts.items() if n]
-    if table.key:
-        same_as_before = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift()) for name in table.key)
-        n_repeated = int(rows.select(same_as_before.slice(1).sum()).item())
-        if n_repeated:
-            faults.append(f"{n_repeated} row(s) repeat the key ({', '.join(table.key)})")
-    return faults
+    return checks
+
+
+def _repeats_key(table: TableSpec) -> pl.Expr:
+    """Return whether a row has the key of the row before it; of the first row it means nothing."""
+    import polars as pl
+
+    return pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift()) for name in table.key)

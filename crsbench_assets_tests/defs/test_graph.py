@@ -114,7 +114,26 @@ def test_every_table_of_a_stage_is_an_asset_with_its_declared_inputs(definitions
             assert {dep.asset_key.path[-1] for dep in spec.deps} == set(stage.reads)
             assert spec.description and spec.code_version and spec.metadata["dagster/column_schema"]
     written = {table for stage in STAGES for table in stage.tables}
-    assert {key.path[-1] for key in specs} == written | {"warehouse"}
+    assert {key.path[-1] for key in specs} == written | {"warehouse", "report"}
+
+
+def test_groups_stand_in_the_order_of_the_stages(definitions: dg.Definitions) -> None:
+    specs = {spec.key.path[-1]: spec for spec in definitions.resolve_all_asset_specs()}
+    in_order = [specs[table].group_name for stage in STAGES for table in stage.tables] + [specs["warehouse"].group_name]
+    assert sorted(set(in_order), key=str) == list(dict.fromkeys(in_order)), "the UI sorts them by name"
+
+
+def test_every_description_says_what_a_row_is(definitions: dg.Definitions) -> None:
+    for spec in definitions.resolve_all_asset_specs():
+        if spec.key.path[-1] not in ("warehouse", "report"):
+            assert str(spec.description).startswith("One row per "), spec.key
+
+
+def test_pooled_tables_link_to_the_report(definitions: dg.Definitions) -> None:
+    specs = {spec.key.path[-1]: spec for spec in definitions.resolve_all_asset_specs()}
+    for name in ("crs_scores", "bootstrap_ranks", "warehouse"):
+        assert "(/assets/main/report)" in str(specs[name].description)
+    assert specs["report"].automation_condition is None, "written when somebody asks"
 
 
 def test_only_pooled_assets_act_by_themselves(definitions: dg.Definitions) -> None:

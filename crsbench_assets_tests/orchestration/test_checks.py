@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import dagster as dg
+import polars as pl
 import pytest
 
+from crsbench_assets.orchestration.checks import RULES, shape_rule
 from crsbench_assets.orchestration.instance import environment
 from crsbench_assets.orchestration.resources import REGISTRY_TAG
-from crsbench_assets.storage.layout import HomeLayout
+from crsbench_assets.storage.lake import Lake
+from crsbench_assets.storage.layout import HomeLayout, PartitionKey
+from crsbench_assets.storage.project import Project
+from crsbench_assets_tests.fixtures import DATASET
 from crsbench_assets_tests.orchestration.checks import run_check
 
 
@@ -29,3 +36,36 @@ def test_a_check_that_cannot_open_the_home_is_one_sentence(
     (failure,) = (event.step_failure_data for event in result.all_events if event.is_step_failure)
     assert failure.user_failure_data is not None and failure.user_failure_data.description is not None
     assert failure.user_failure_data.description.startswith("The registry snapshot gone is not in ")
+
+
+class Altered(Lake):
+    """A lake whose rows somebody changed after they were committed."""
+
+    def __init__(self, layout: HomeLayout, change: pl.Expr) -> None:
+        super().__init__(layout)
+        self._change = change
+
+    def read(self, table: str, key: PartitionKey, columns: Iterable[str] | None = None) -> pl.DataFrame:
+        return super().read(table, key, columns).with_columns(self._change)
+
+
+def test_a_broken_shape_is_told_with_its_rows(computed: Project) -> None:
+    key = ("alpha", DATASET)
+    sound = shape_rule("run_records")(computed.lake, key)
+    assert sound.holds and sound.failing is None
+    broken = pl.when(pl.col("seed") == pl.col("seed").max()).then(-1.0).otherwise("brier").alias("brier")
+    lake = Altered(computed.layout, broken)
+    finding = shape_rule("run_records")(lake, key)
+    assert not finding.holds and "brier is below 0" in finding.sentence
+    assert finding.failing is not None
+    expected = lake.read("run_records", key).filter(pl.col("brier") == -1.0)
+    assert not expected.is_empty() and finding.failing.equals(expected)
+
+
+def test_fits_that_did_not_converge_are_told(computed: Project) -> None:
+    key = ("alpha", DATASET)
+    rule = RULES["probe_fits"]["converged"]
+    assert rule(computed.lake, key).holds
+    finding = rule(Altered(computed.layout, (pl.col("seed") != 0).alias("is_converged")), key)
+    assert not finding.holds and finding.failing is not None
+    assert finding.failing.get_column("seed").unique().to_list() == [0]

@@ -13,7 +13,7 @@ from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES
 from crsbench_assets.tables.ddl import WAREHOUSE_INFO, create_table, empty_view
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.tables.schema import GRAIN_KEYS, ColumnSpec, TableSpec
-from crsbench_assets.tables.validate import conform, violations
+from crsbench_assets.tables.validate import conform, faulty_rows, violations
 
 SPEC = TableSpec(
     "sample",
@@ -218,3 +218,25 @@ def test_every_stage_writes_tables_of_one_grain() -> None:
         earlier = {name for other in STAGES[: STAGES.index(stage)] for name in other.tables}
         assert set(stage.reads) <= earlier
     assert set(STAGE_OF_TABLE) == set(written)
+
+
+def test_the_rows_that_break_the_shape_are_named() -> None:
+    # thing_id  n_parts  share
+    # a         2        0.5
+    # b        -1        0.5     n_parts too small
+    # c         2        1.5     share too large
+    # c         2        0.5     key again
+    changes: list[dict[str, Any]] = [
+        {"thing_id": "a"},
+        {"thing_id": "b", "n_parts": -1},
+        {"thing_id": "c", "share": 1.5},
+        {"thing_id": "c"},
+    ]
+    rows = pl.concat([frame(change) for change in changes])
+    assert faulty_rows(rows, SPEC).select("thing_id", "n_parts", "share").rows() == [
+        ("b", -1, 0.5),
+        ("c", 2, 1.5),
+        ("c", 2, 0.5),
+    ]
+    assert faulty_rows(rows.head(1), SPEC).is_empty()
+    assert faulty_rows(SPEC.empty(), SPEC).is_empty()
