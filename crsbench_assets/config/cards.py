@@ -9,15 +9,38 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from crsbench_assets.config.ids import ID_PATTERN, ID_RULE
 
 Task = Literal["single_label", "ordinal", "multi_label"]
 Exposure = Literal["seen", "not_seen", "unknown"]
 
-LOADERS = ("baselines.handcrafted", "baselines.random_vit", "checkpoints.efficientnet_lite")
-"""Ways to load weights that this version has (``weights.loader``); other cards are known and not computed yet."""
+LOADERS = (
+    "baselines.handcrafted",
+    "baselines.random_vit",
+    "checkpoints.biovil",
+    "checkpoints.chexzero",
+    "checkpoints.efficientnet_lite",
+    "checkpoints.llava_med",
+    "checkpoints.panderm",
+    "checkpoints.retfound",
+    "open_clip",
+    "timm",
+    "transformers",
+)
+"""Ways to load weights that this version has (``weights.loader``), beside ``module:Class`` of an installed package;
+other cards are known and not computed."""
 
 IMAGE_KINDS = ("timm", "open_clip", "transformers", "module", "baseline")
 """Encoder kinds that read images."""
@@ -64,6 +87,46 @@ class WeightsSource(_Card):
     loader: str
     """How the weights become a module, such as ``timm`` or ``checkpoints.retfound``."""
     gated: bool = False
+    """Whether the hub gives the files to accounts that accepted terms only."""
+    repository: str | None = None
+    """Hub repository that holds the files, where ``hub_id`` is the name of a network."""
+    network: str | None = None
+    """The library's name of the network, where ``hub_id`` is a repository."""
+    network_options: dict[str, bool | int | float | str | tuple[int, ...]] = {}
+    """Arguments of the network that differ from those of its name."""
+    prefix: str = ""
+    """What the names of the network's tensors begin with in the file; a file without any such tensor is refused."""
+    ignored: dict[str, str] = {}
+    """Pattern of names -> why these tensors of the file are not the network's; any other left over is an error."""
+    allowed_globals: tuple[Literal["argparse.Namespace"], ...] = ()
+    """Classes other than tensors that a pickled file may name; none of them runs code."""
+    differs_from: str | None = None
+    """Hub repository of the stock network that the weights must not equal."""
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is empty of the later fields, so that the content recorded for an id before them stands."""
+        later = {*WeightsSource.model_fields} - _FIRST_WEIGHTS_FIELDS
+        return {name: value for name, value in handler(self).items() if name not in later or value}
+
+    @property
+    def is_loadable(self) -> bool:
+        """Whether this version has the loader."""
+        return self.loader in LOADERS or ":" in self.loader
+
+
+_FIRST_WEIGHTS_FIELDS = {"hub_id", "revision", "package", "file", "sha256", "url", "loader", "gated"}
+
+
+class WeightsPlace(_Card):
+    """Where a home keeps the weights of one encoder; says nothing about what is measured."""
+
+    named: str | None = None
+    """File or folder that ``crsbench.yaml`` names."""
+    folder: str
+    """Folder for files that were placed by hand."""
+    cache: str
+    """Folder for what was made of the files: converted tensors, their hashes, the golden vector."""
 
 
 class Preprocessing(_Card):
@@ -138,6 +201,8 @@ class EncoderCard(_Card):
     not_applicable: dict[str, str] = {}
     """Dataset id -> why this encoder has no cell there."""
     weights: WeightsSource | None = None
+    place: WeightsPlace | None = None
+    """Set by the registry of a home; no part of a card's file."""
     preprocessing: Preprocessing | None = None
     embedding: Embedding | None = None
     vectors: dict[str, Annotated[tuple[str, ...], BeforeValidator(_as_list)]] = {}

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from crsbench_assets.config.cards import DatasetCard, EncoderCard, Source
+from crsbench_assets.config.cards import DatasetCard, EncoderCard, Source, WeightsPlace
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.protocol import Protocol
@@ -111,7 +111,7 @@ def load_registry(home: Path) -> Registry:
     return Registry(
         protocol=load_protocol(settings.protocol, home),
         settings=settings,
-        encoders={key: _absolute_encoder(card, folder) for key, (card, folder) in encoders.items()},
+        encoders={key: _placed_encoder(card, folder, home, settings) for key, (card, folder) in encoders.items()},
         datasets={key: _absolute_dataset(card, folder, home, settings) for key, (card, folder) in datasets.items()},
     )
 
@@ -173,9 +173,21 @@ def _active_cards(model: type[Card], kind: str, home: Path, listed: Iterable[str
     return dict(sorted(cards.items()))
 
 
-def _absolute_encoder(card: EncoderCard, folder: Path) -> EncoderCard:
+def _placed_encoder(card: EncoderCard, folder: Path, home: Path, settings: Settings) -> EncoderCard:
+    """Return an encoder with absolute places: vectors start at the card's folder, weights at the home."""
     vectors = {key: tuple(_absolute(name, folder) for name in names) for key, names in card.vectors.items()}
-    return card.model_copy(update={"vectors": vectors})
+    return card.model_copy(update={"vectors": vectors, "place": weights_place(card, home, settings)})
+
+
+def weights_place(card: EncoderCard, home: Path, settings: Settings) -> WeightsPlace | None:
+    """Return where a home keeps the weights of an encoder; None for one without weights of its own."""
+    if card.weights is None or card.weights.package is not None or card.kind == "baseline":
+        return None
+    return WeightsPlace(
+        named=_absolute(settings.weights.get(card.id), home),
+        folder=str(home.absolute() / "weights" / card.id),
+        cache=str(home.absolute() / "cache" / "weights" / card.id),
+    )
 
 
 def _absolute_dataset(card: DatasetCard, folder: Path, home: Path, settings: Settings) -> DatasetCard:

@@ -43,6 +43,8 @@ class Settings(BaseModel):
     """Encoders whose results stay but that are neither computed nor ranked any more."""
     roots: dict[str, str] = {}
     """Dataset or shift id -> folder of its official layout."""
+    weights: dict[str, str] = {}
+    """Encoder id -> file or folder with its weights; by default the hub's cache, or the home's ``weights/<id>/``."""
     agreements: dict[str, Agreement] = {}
     caps: dict[str, Annotated[int, Field(gt=0)]] = {}
     """Dataset id -> largest number of images used; a capped result is never compared with an uncapped one."""

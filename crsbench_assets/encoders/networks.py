@@ -1,19 +1,21 @@
 """Networks: what turns prepared images into vectors, and how a card becomes one.
 
 What lives here: the interface of an image encoder and the choice of its implementation. What stays out: how images
-are read and prepared (``images``), the stream of batches (``encoders.images``), and the implementations:
-``timm_models`` for networks, ``baselines`` for controls.
+are read and prepared (``images``), the stream of batches (``encoders.images``), and the implementations: one module
+for each library (``timm_models``, ``open_clip_models``, ``transformer_models``), ``baselines`` for controls.
 Source: protocol page, section 2 (an encoder's vector of an image depends on that image alone).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crsbench_assets.config.cards import EncoderCard
+from crsbench_assets.config.cards import IMAGE_KINDS, EncoderCard
 from crsbench_assets.config.errors import ConfigError
 
 
@@ -47,7 +49,8 @@ def load_encoder(card: EncoderCard, device: str = "cpu") -> ImageEncoder:
     Random generators of torch, NumPy and Python are left as they were.
 
     Args:
-        card: kind ``timm`` or ``baseline``.
+        card: of a kind that reads images. ``weights.loader`` chooses the implementation; ``module:Class`` names one of
+            an installed package, which is called with card and device.
         device: ``auto`` (cuda, else mps, else cpu), or a device of torch; handcrafted features stay on the processor.
 
     Raises:
@@ -66,16 +69,17 @@ def load_encoder(card: EncoderCard, device: str = "cpu") -> ImageEncoder:
         >>> load_encoder(card).encode(np.zeros((2, 3, 96, 96), np.float32)).shape
         (2, 155)
     """
-    if card.kind not in ("timm", "baseline"):
-        raise ConfigError(f"encoder {card.id!r}: this version cannot load encoders of kind {card.kind} yet.")
+    if card.kind not in IMAGE_KINDS or (card.weights is not None and not card.weights.is_loadable):
+        loader = f" by loader {card.weights.loader!r}" if card.weights else ""
+        raise ConfigError(f"encoder {card.id!r}: this version cannot load encoders of kind {card.kind}{loader}.")
     absent = [name for name in ("weights", "preprocessing", "embedding") if getattr(card, name) is None]
-    if card.preprocessing is None or card.embedding is None or absent:
+    if card.weights is None or card.preprocessing is None or card.embedding is None:
         raise ConfigError(
             f"encoder {card.id!r} is of kind {card.kind}, and its card has no {' and no '.join(absent)}: add what "
             "is missing."
         )
     try:
-        encoder = _timm_encoder(card, device) if card.kind == "timm" else _baseline(card, device)
+        encoder = _loader(card.weights.loader)(card, device)
     except ModuleNotFoundError as missing:
         raise ConfigError(
             f"encoder {card.id!r} needs the package {missing.name}, which is not installed: "
@@ -94,13 +98,31 @@ def load_encoder(card: EncoderCard, device: str = "cpu") -> ImageEncoder:
     return encoder
 
 
-def _timm_encoder(card: EncoderCard, device: str) -> ImageEncoder:
+def _loader(name: str) -> Callable[[EncoderCard, str], ImageEncoder]:
+    """Return what builds the encoder of a card with this loader; its library is imported here."""
+    if ":" in name:
+        return _installed(name)
+    if name.startswith("baselines."):
+        from crsbench_assets.encoders.baselines import baseline
+
+        return baseline
+    if name == "open_clip":
+        from crsbench_assets.encoders.open_clip_models import open_clip_encoder
+
+        return open_clip_encoder
+    if name in ("transformers", "checkpoints.llava_med"):
+        from crsbench_assets.encoders.transformer_models import transformers_encoder
+
+        return transformers_encoder
     from crsbench_assets.encoders.timm_models import timm_encoder
 
-    return timm_encoder(card, device)
+    return timm_encoder
 
 
-def _baseline(card: EncoderCard, device: str) -> ImageEncoder:
-    from crsbench_assets.encoders.baselines import baseline
-
-    return baseline(card, device)
+def _installed(name: str) -> Callable[[EncoderCard, str], ImageEncoder]:
+    """Return the class or function of an installed package that a card names as ``module:Class``."""
+    module, _, attribute = name.partition(":")
+    found: Callable[[EncoderCard, str], ImageEncoder] | None = getattr(import_module(module), attribute, None)
+    if found is None:
+        raise ConfigError(f"loader {name!r}: the module {module} has no {attribute}: correct weights.loader.")
+    return found

@@ -1,18 +1,19 @@
 """Networks built by timm, with weights that are ours to name.
 
-What lives here: building a network, loading its weights strictly, and reading one vector per image. What stays out:
-formats of checkpoints (``checkpoints``), pooling (``pooling``), the untrained control's weights (``baselines``).
+What lives here: building a network, loading its weights strictly, and reading its outputs. What stays out: where the
+files lie (``weights``), what they hold (``checkpoints``), the pass and its poolings (``forward``), the untrained
+control's weights (``baselines``).
 Source: Wightman, PyTorch Image Models, doi:10.5281/zenodo.4414861.
 
-timm's own download is never used: the card names the file and its hash.
+timm's own download is never used: files are found first, and every tensor is loaded by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import timm
 import torch
 from timm.layers.norm_act import BatchNormAct2d
@@ -23,122 +24,155 @@ from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.machine import torch_device
 from crsbench_assets.encoders.checkpoints import packaged_checkpoint
 from crsbench_assets.encoders.checkpoints.efficientnet_lite import BLOCKS_PER_STAGE, read_checkpoint, timm_state_dict
-from crsbench_assets.encoders.pooling import pooled_features
+from crsbench_assets.encoders.checkpoints.tensors import load_strictly, network_tensors
+from crsbench_assets.encoders.checkpoints.timm_layouts import TIMM_LAYOUTS
+from crsbench_assets.encoders.forward import NetworkEncoder
+from crsbench_assets.encoders.weights import local_weights
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from crsbench_assets.config.cards import Embedding, EncoderCard
-
-SLICE = 8
-"""Images of one pass on a processor. Measured on EfficientNet-Lite at 96 px and one thread, 8 is the fastest size, and
-up to 8 every size gives the same bits; from 16 on oneDNN takes other kernels. So the caller's batch changes nothing."""
+    from crsbench_assets.config.cards import EncoderCard, WeightsSource
 
 
-class TimmEncoder:
-    """A network of timm and the output of it that is the image's vector.
+class TimmTower:
+    """A network of timm; see :class:`crsbench_assets.encoders.forward.Tower`.
 
     Args:
-        network: with its weights, on the processor.
-        embedding: which block is read, and how it is pooled.
-        device: where the network runs.
+        network: on the processor, in evaluation or not.
     """
 
-    def __init__(self, network: Any, embedding: Embedding, device: torch.device) -> None:
-        self.dim = embedding.dim
-        self.is_on_processor = device.type == "cpu"
-        # on a processor, both together make convolutions nearly twice as fast; the vectors differ by rounding
-        folded = with_folded_norms(network.eval().requires_grad_(False))
-        self._network = folded.to(device, memory_format=torch.channels_last)
-        self._embedding = embedding
-        self._device = device
+    def __init__(self, network: Any) -> None:
+        # on a processor, a third of the time of convolutions goes into norms; the vectors differ by rounding
+        self.module = with_folded_norms(network.eval())
+        self.n_prefix_tokens = int(getattr(network, "num_prefix_tokens", 0))
+        self.has_tokens = "return_prefix_tokens" in inspect.signature(network.forward_intermediates).parameters
+        blocks = getattr(network, "blocks", None)
+        self.n_blocks = len(blocks) if blocks is not None else len(network.feature_info)
+        if blocks is None and network.feature_info[0]["reduction"] == 2:
+            self.n_blocks -= 1  # the stem is listed as well
 
-    def encode(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
-        """See :class:`crsbench_assets.encoders.networks.ImageEncoder`."""
-        n, step = len(batch), SLICE if self.is_on_processor else max(1, len(batch))
-        parts = [self._encode(batch[start : start + step]) for start in range(0, n, step)]
-        return np.concatenate(parts) if parts else np.zeros((0, self.dim), dtype=np.float32)
-
-    def _encode(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
-        # TF32 keeps 10 bits of the mantissa, and a benchmarked algorithm may differ from one run to the next.
-        if self.is_on_processor:
-            torch.set_num_threads(1)  # with more, sums are made in another order: cores are used by several passes
-        exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
-        with torch.inference_mode(), exact:
-            output = self._output(torch.tensor(np.ascontiguousarray(batch), device=self._device))
-            n_prefix_tokens = getattr(self._network, "num_prefix_tokens", 0)
-            pooled = pooled_features(output, self._embedding.pooling, n_prefix_tokens)
-        vectors: NDArray[np.float32] = pooled.float().cpu().numpy()
-        return vectors
-
-    def _output(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the last feature map or tokens (normed as trained), or the feature map of the card's block."""
-        block = self._embedding.block
-        if block is None:
-            last: torch.Tensor = self._network.forward_features(images)
-            return last
+    def outputs(self, images: torch.Tensor, blocks: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """See :class:`crsbench_assets.encoders.forward.Tower`."""
+        if not blocks:
+            return self._in_order(self.module.forward_features(images)), []
         # Counted from the end, so that a stem that timm lists as the first intermediate does not shift the count.
-        index = block - self._embedding.n_blocks - 1
+        indices = [block - self.n_blocks - 1 for block in blocks]
+        if self.has_tokens:
+            last, found = self.module.forward_intermediates(
+                images, indices=indices, stop_early=True, return_prefix_tokens=True, output_fmt="NLC"
+            )
+            if self.n_prefix_tokens:
+                found = [torch.cat([prefix, patches], dim=1) for patches, prefix in found]
+            return last, list(found)
         # timm lists only the last stage of each resolution of an EfficientNet unless it is asked for all seven.
-        every_stage = {"extra_blocks": True} if isinstance(self._network, EfficientNet) else {}
-        outputs: list[torch.Tensor] = self._network.forward_intermediates(
-            images, indices=[index], stop_early=True, intermediates_only=True, **every_stage
-        )
-        return outputs[0]
+        every_stage = {"extra_blocks": True} if isinstance(self.module, EfficientNet) else {}
+        last, found = self.module.forward_intermediates(images, indices=indices, stop_early=True, **every_stage)
+        return self._in_order(last), list(found)
+
+    def normed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """See :class:`crsbench_assets.encoders.forward.Tower`."""
+        found: torch.Tensor = self.module.norm(tokens)
+        return found
+
+    def head(self, last: torch.Tensor, pooling: str) -> torch.Tensor:
+        """See :class:`crsbench_assets.encoders.forward.Tower`."""
+        if pooling == "map" and getattr(self.module, "attn_pool", None) is None:
+            raise ValueError(f"pooling {pooling} does not exist for a network without attention pooling")
+        found: torch.Tensor = self.module.forward_head(last, pre_logits=pooling == "map")
+        return found
+
+    def _in_order(self, output: torch.Tensor) -> torch.Tensor:
+        """Return a feature map with its channels first."""
+        is_last = output.ndim == 4 and getattr(self.module, "output_fmt", "NCHW") == "NHWC"
+        return output.permute(0, 3, 1, 2) if is_last else output
 
 
-def timm_encoder(card: EncoderCard, device: str) -> TimmEncoder:
-    """Return the encoder of a card of kind ``timm``.
+def timm_encoder(card: EncoderCard, device: str) -> NetworkEncoder:
+    """Return the encoder of a card whose network is one of timm's.
 
     Args:
-        card: with ``weights``, ``preprocessing`` and ``embedding``.
+        card: with ``weights``, ``preprocessing`` and ``embedding``; its loader is ``timm``, one of
+            :data:`crsbench_assets.encoders.checkpoints.timm_layouts.TIMM_LAYOUTS` or
+            ``checkpoints.efficientnet_lite``.
         device: see :func:`crsbench_assets.config.machine.torch_device`.
 
     Raises:
-        ConfigError: the loader or network is not available in this version, or the weights are not there.
+        ConfigError: timm has no such network, or the weights are not there or are not its own.
     """
     assert card.weights is not None  # load_encoder looked
-    loader, name = card.weights.loader, card.weights.hub_id
-    if loader != "checkpoints.efficientnet_lite":
-        raise ConfigError(
-            f"encoder {card.id!r}: this version cannot load weights by loader {loader!r} yet; kind timm has "
-            "'checkpoints.efficientnet_lite'."
-        )
-    if name not in BLOCKS_PER_STAGE:
-        raise ConfigError(
-            f"encoder {card.id!r}: weights.hub_id is {name!r}, and loader {loader!r} knows "
-            f"{', '.join(BLOCKS_PER_STAGE)}: name one of them."
-        )
     chosen = torch_device(device)
-    weights = timm_state_dict(read_checkpoint(packaged_checkpoint(card)), name)
-    return network_encoder(card, untrained_network(name), weights, chosen)
+    if card.weights.loader == "checkpoints.efficientnet_lite":
+        return _efficientnet_lite(card, chosen)
+    network, weights = timm_network(card), local_weights(card)
+    tensors = network_tensors(card, weights.files)
+    if (layout := TIMM_LAYOUTS.get(card.weights.loader)) is not None:
+        tensors = layout.names(tensors)
+    return network_encoder(card, network, tensors, chosen)
+
+
+def timm_network(card: EncoderCard) -> Any:
+    """Return the network of a card, its weights to be replaced.
+
+    Raises:
+        ConfigError: timm knows no such network, or not these options.
+    """
+    assert card.weights is not None
+    assert card.embedding is not None
+    layout = TIMM_LAYOUTS.get(card.weights.loader)
+    name = layout.network if layout else network_name(card.weights)
+    options = {**(layout.options if layout else {}), **card.weights.network_options}
+    if card.embedding.pooling == "projected":
+        options["num_classes"] = card.embedding.dim
+    try:
+        return untrained_network(name, **options)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise ConfigError(
+            f"encoder {card.id!r}: timm {timm.__version__} builds no network {name!r} ({reason}): correct "
+            "weights.hub_id, weights.network or weights.network_options."
+        ) from None
+
+
+def network_name(weights: WeightsSource) -> str:
+    """Return timm's name of a card's network, without the owner of a repository."""
+    name = weights.network or weights.hub_id or ""
+    return name.removeprefix("timm/")
 
 
 def network_encoder(
-    card: EncoderCard, network: Any, weights: Mapping[str, torch.Tensor], device: torch.device
-) -> TimmEncoder:
+    card: EncoderCard, network: Any, tensors: Mapping[str, torch.Tensor], device: torch.device
+) -> NetworkEncoder:
     """Return the encoder of a network after its weights are loaded, every one of them by name.
 
+    A vision transformer whose card has another input than its weights gets its position embedding resampled.
+
     Raises:
-        ConfigError: the card counts other blocks than the network has, or reads one that is not there.
+        ConfigError: the weights are not the network's, or the card counts other blocks than it has.
     """
     assert card.embedding is not None  # load_encoder looked
-    n_blocks, block = len(network.blocks), card.embedding.block
-    if card.embedding.n_blocks != n_blocks or (block is not None and block > n_blocks):
+    assert card.preprocessing is not None
+    load_strictly(card, network, tensors)
+    px, native = card.preprocessing.input_px, getattr(getattr(network, "patch_embed", None), "img_size", None)
+    if native is not None and tuple(native) != (px, px) and hasattr(network, "set_input_size"):
+        network.set_input_size(img_size=(px, px))
+    tower = TimmTower(network)
+    check_blocks(card, tower.n_blocks)
+    return NetworkEncoder(tower, card.embedding, device)
+
+
+def check_blocks(card: EncoderCard, n_blocks: int) -> None:
+    """Compare the blocks that a card counts with those of its network.
+
+    Raises:
+        ConfigError: they differ, or the card reads one that is not there.
+    """
+    assert card.embedding is not None
+    block, taps = card.embedding.block, card.embedding.depth_taps or ()
+    if card.embedding.n_blocks != n_blocks or max((block or 0, *taps)) > n_blocks:
         raise ConfigError(
             f"encoder {card.id!r}: its network has {n_blocks} blocks, and its card has embedding.n_blocks "
-            f"{card.embedding.n_blocks} and embedding.block {block}: correct the card."
+            f"{card.embedding.n_blocks}, embedding.block {block} and embedding.depth_taps {list(taps)}: correct the "
+            "card."
         )
-    try:
-        network.load_state_dict(weights, strict=True)
-    except RuntimeError as error:
-        assert card.weights is not None  # load_encoder looked
-        raise ConfigError(
-            f"encoder {card.id!r}: the weights in {card.weights.file} are not those of {card.weights.hub_id} "
-            f"({len(str(error).splitlines()) - 1} kind(s) of difference in names or shapes): correct weights.hub_id or "
-            "weights.file."
-        ) from None
-    return TimmEncoder(network, card.embedding, device)
 
 
 def untrained_network(name: str, **options: Any) -> Any:
@@ -147,7 +181,7 @@ def untrained_network(name: str, **options: Any) -> Any:
     timm initialises it from torch's generator, which is set back.
     """
     with torch.random.fork_rng(devices=[]):
-        return timm.create_model(name, pretrained=False, num_classes=0, **options)
+        return timm.create_model(name, pretrained=False, **{"num_classes": 0, **options})
 
 
 def with_folded_norms(network: Any) -> Any:
@@ -164,3 +198,19 @@ def with_folded_norms(network: Any) -> Any:
                 setattr(module, name, torch.nn.Sequential(child.drop, child.act))
             before = (name, child)
     return network
+
+
+def _efficientnet_lite(card: EncoderCard, device: torch.device) -> NetworkEncoder:
+    assert card.weights is not None
+    name = card.weights.hub_id
+    if name not in BLOCKS_PER_STAGE:
+        raise ConfigError(
+            f"encoder {card.id!r}: weights.hub_id is {name!r}, and loader {card.weights.loader!r} knows "
+            f"{', '.join(BLOCKS_PER_STAGE)}: name one of them."
+        )
+    checkpoint = read_checkpoint(packaged_checkpoint(card))
+    try:
+        tensors = timm_state_dict(checkpoint, name)
+    except KeyError:
+        tensors = dict(checkpoint)  # another network's names: what does not fit is said when it is loaded
+    return network_encoder(card, untrained_network(name), tensors, device)

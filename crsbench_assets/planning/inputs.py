@@ -94,7 +94,9 @@ class InputsHasher:
         if of_all:
             part["settings"] = {name: settings[name] for name in sorted(of_all)}
         if "cards" in stage.external:
-            encoders = [card.model_dump(mode="json", exclude={"vectors"}) for card in registry.encoders.values()]
+            encoders = [
+                card.model_dump(mode="json", exclude={"vectors", "place"}) for card in registry.encoders.values()
+            ]
             datasets = [self._placeless(card) for card in registry.datasets.values()]
             part["cards"] = [encoders, datasets]
         if "grid" in stage.external:

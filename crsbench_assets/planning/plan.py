@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from crsbench_assets.config.cards import IMAGE_KINDS, LOADERS, PRIMARY
+from crsbench_assets.config.cards import IMAGE_KINDS, PRIMARY
 from crsbench_assets.config.cells import Cell, GridCounts, cells, grid_counts
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.planning.inputs import Inputs, InputsHasher
@@ -218,7 +218,7 @@ class _Planner:
             weights = registry.encoders[key[0]].weights
             if weights is None:
                 return f"encoder {key[0]!r} reads images, and its card names no `weights`", "not_available"
-            if weights.loader not in LOADERS:
+            if not weights.is_loadable:
                 return f"encoder {key[0]!r}: this version has no loader {weights.loader!r} yet", "not_available"
         return None
 

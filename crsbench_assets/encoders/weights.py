@@ -1,0 +1,316 @@
+"""Weights: where the files of an encoder lie on this machine, and whether they are the right ones.
+
+What lives here: the four places (named in ``crsbench.yaml``, a package, the hub's cache, placed by hand in the home),
+the download from the hub, and the state of each encoder. What stays out: reading the files (``checkpoints``) and the
+networks that take the tensors (``timm_models``, ``open_clip_models``, ``transformer_models``).
+Source: Hugging Face, "Understand caching", https://huggingface.co/docs/huggingface_hub/guides/manage-cache, for the
+layout of the hub's cache and the meaning of HF_HUB_OFFLINE and HF_TOKEN.
+
+The libraries that build networks are never asked for weights: files are found here first and handed to them, so there
+is one way to pin a revision and no download behind anybody's back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from crsbench_assets.config.cards import EncoderCard, WeightsSource
+from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.encoders.checkpoints import packaged_checkpoint
+from crsbench_assets.storage.hashing import FileFingerprints
+
+State = Literal["present", "missing", "corrupt", "gated"]
+
+CHECKPOINT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+"""Files looked for, in this order, where a card names none: one file, an index of several, one pickled file."""
+
+CONFIG_FILES = {"transformers": "config.json", "open_clip": "open_clip_config.json"}
+"""File beside the weights that says which network they are of, by loader."""
+
+_Find = Callable[[str], Path | None]
+"""From the name of a file of an encoder to the file, None where it does not exist."""
+
+
+@dataclass(frozen=True)
+class LocalWeights:
+    """Files of one encoder on this machine.
+
+    Args:
+        files: files that hold tensors of the network.
+        config: file that describes the network, for libraries that have one.
+    """
+
+    files: tuple[Path, ...]
+    config: Path | None = None
+
+
+@dataclass(frozen=True)
+class WeightsState:
+    """One line of `crsbench weights status`."""
+
+    encoder_id: str
+    state: State
+    found: str
+    """Files that are there, or what is wrong."""
+    expected: str
+    """Source and file that the card means."""
+    sha256: str | None
+    licence: str | None
+    remedy: str
+    """One line; empty where nothing needs to be done."""
+
+
+class WeightsError(ConfigError):
+    """Weights that cannot be used; the message is the whole sentence.
+
+    Args:
+        card: the encoder.
+        state: ``missing``, ``corrupt`` or ``gated``.
+        found: what is wrong.
+        remedy: what to do.
+    """
+
+    def __init__(self, card: EncoderCard, state: State, found: str, remedy: str) -> None:
+        super().__init__(f"encoder {card.id!r}: {found}: {remedy}.")
+        self.state, self.found, self.remedy = state, found, remedy
+
+
+def local_weights(card: EncoderCard, *, may_download: bool = True) -> LocalWeights:
+    """Return the files with an encoder's weights.
+
+    Looked for in this order: the file or folder that ``crsbench.yaml`` names; the installed package that the card
+    names; the home's folder for files placed by hand, where it is not empty; the hub's cache, into which files are
+    downloaded where they may be (a revision that the card pins, else the newest).
+
+    Args:
+        card: with ``weights``; ``place`` is where its home keeps them, None outside of a home.
+        may_download: whether the hub may be asked; a variable HF_HUB_OFFLINE forbids it as well.
+
+    Raises:
+        WeightsError: missing, of another hash than the card's, or behind terms that were not accepted.
+        ConfigError: an installed package does not carry the file.
+    """
+    weights = _weights(card)
+    if card.place is not None and card.place.named is not None:
+        return _of_named(card, Path(card.place.named))
+    if weights.package is not None:
+        return LocalWeights((packaged_checkpoint(card),))
+    folder = Path(card.place.folder) if card.place is not None else None
+    if folder is not None and folder.is_dir() and any(folder.iterdir()):
+        return _collected(card, _in_folder(folder), f"{folder} holds no", _placing(card, folder))
+    repository = hub_repository(weights)
+    if repository is None:
+        raise WeightsError(card, "missing", f"its weights {weights.file} are not here", _placing(card, folder))
+    if may_download:
+        remedy = f"correct weights.file, or see https://huggingface.co/{repository}"
+        return _collected(card, _from_hub(card, repository), f"the hub's {repository} has no", remedy)
+    return _collected(card, _in_cache(weights, repository), f"the hub's cache has, of {repository}, no", "")
+
+
+def weights_state(card: EncoderCard) -> WeightsState:
+    """Return what is known of an encoder's weights without asking the network.
+
+    Files are hashed where the card knows their hash; a home remembers the hash of a file that did not change.
+    """
+    weights = _weights(card)
+    place = weights.package or hub_repository(weights) or weights.url or "crsbench.yaml"
+    expected = f"{place}: {weights.file}" if weights.file else place
+    state: State = "present"
+    remedy = ""
+    try:
+        local = local_weights(card, may_download=False)
+        found = ", ".join(str(path) for path in local.files)
+    except WeightsError as error:
+        state, found, remedy = error.state, error.found, error.remedy
+        if state == "missing" and not remedy:
+            state, remedy = _how_to_get(card, weights)
+    except ConfigError as error:  # of a package
+        state, found, remedy = ("corrupt" if "sha256" in str(error) else "missing"), str(error), "see the sentence"
+    return WeightsState(card.id, state, found, expected, weights.sha256, card.licence, remedy)
+
+
+def hub_repository(weights: WeightsSource) -> str | None:
+    """Return the repository of the hub that holds the weights; None where they come from elsewhere.
+
+    A name without owner is one of timm's, which keeps each of its models in a repository of that name.
+    """
+    if weights.repository is not None or weights.hub_id is None or weights.package is not None:
+        return weights.repository
+    if weights.loader == "timm":
+        return weights.hub_id if "/" in weights.hub_id else f"timm/{weights.hub_id}"
+    return weights.hub_id if "/" in weights.hub_id else None
+
+
+def hub_token_is_there() -> bool:
+    """Whether this machine has a token of the hub: HF_TOKEN, or the file that `hf auth login` writes."""
+    from huggingface_hub import get_token
+
+    return bool(get_token())
+
+
+def _weights(card: EncoderCard) -> WeightsSource:
+    if card.weights is None:
+        raise ConfigError(f"encoder {card.id!r}: its card has no `weights`: add them.")
+    return card.weights
+
+
+def _how_to_get(card: EncoderCard, weights: WeightsSource) -> tuple[State, str]:
+    repository = hub_repository(weights)
+    if weights.gated and not hub_token_is_there():
+        return "gated", f"accept the terms at https://huggingface.co/{repository}, then set HF_TOKEN or `hf auth login`"
+    return "missing", f"`crsbench encoders check {card.id}` downloads them, as does the first extraction"
+
+
+def _placing(card: EncoderCard, folder: Path | None) -> str:
+    weights = _weights(card)
+    what = weights.file or " or ".join(CHECKPOINT_FILES)
+    source = f" from {weights.url}" if weights.url else ""
+    digest = f" (sha256 {weights.sha256})" if weights.sha256 else ""
+    where = f"place it in {folder}, or name it" if folder is not None else "name it"
+    return f"get {what}{digest}{source}, and {where} under `weights: {{{card.id}: PATH}}` in crsbench.yaml"
+
+
+def _of_named(card: EncoderCard, path: Path) -> LocalWeights:
+    remedy = "correct `weights` in crsbench.yaml, or put the file there"
+    if path.is_file():
+        return _collected(card, _in_folder(path.parent), f"{path.parent} holds no", remedy, only=path.name)
+    if not path.is_dir():
+        raise WeightsError(card, "missing", f"crsbench.yaml names {path} for its weights, which is not there", remedy)
+    return _collected(card, _in_folder(path), f"{path} holds no", remedy)
+
+
+def _in_folder(folder: Path) -> _Find:
+    def find(name: str) -> Path | None:
+        path = folder / name
+        return path if path.is_file() else None
+
+    return find
+
+
+def _in_cache(weights: WeightsSource, repository: str) -> _Find:
+    from huggingface_hub import try_to_load_from_cache
+
+    def find(name: str) -> Path | None:
+        found = try_to_load_from_cache(repository, name, revision=weights.revision)
+        return Path(found) if isinstance(found, str) else None
+
+    return find
+
+
+def _from_hub(card: EncoderCard, repository: str) -> _Find:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    weights = _weights(card)
+    page = f"https://huggingface.co/{repository}"
+    in_cache = _in_cache(weights, repository)
+
+    def find(name: str) -> Path | None:
+        if (cached := in_cache(name)) is not None:
+            return cached
+        # The hub's own messages are not passed on: they may hold addresses that were signed for this account.
+        try:
+            return Path(hf_hub_download(repository, name, revision=weights.revision))
+        except LocalEntryNotFoundError:
+            why = f"{name} of {repository} is not in the hub's cache, and the hub cannot be reached (or HF_HUB_OFFLINE)"
+            remedy = f"go online, or get it from {page} and name its folder under `weights: {{{card.id}: PATH}}`"
+            raise WeightsError(card, "missing", why, remedy) from None
+        except EntryNotFoundError:
+            return None
+        except GatedRepoError:
+            which = (
+                "the account of your token has not accepted its terms" if hub_token_is_there() else "no token is set"
+            )
+            remedy = f"accept the terms at {page}, then set HF_TOKEN or `hf auth login`"
+            raise WeightsError(card, "gated", f"the hub guards {repository}, and {which}", remedy) from None
+        except RevisionNotFoundError:
+            why = f"{repository} has no revision {weights.revision}"
+            raise WeightsError(card, "missing", why, "correct weights.revision") from None
+        except RepositoryNotFoundError:
+            remedy = f"correct weights.hub_id, or look at {page} with an account that may see it, and set HF_TOKEN"
+            raise WeightsError(card, "missing", f"the hub shows no repository {repository}", remedy) from None
+        except (HfHubHTTPError, OSError) as error:
+            why = f"{name} of {repository} could not be downloaded ({type(error).__name__})"
+            raise WeightsError(card, "missing", why, "try again") from None
+
+    return find
+
+
+def _collected(card: EncoderCard, find: _Find, none_of: str, remedy: str, *, only: str | None = None) -> LocalWeights:
+    """Return the files of one place.
+
+    Args:
+        card: the encoder.
+        find: how a file of the place is found.
+        none_of: begin of the sentence where there is none.
+        remedy: its end.
+        only: name of the one file to look for, instead of the card's.
+    """
+    weights = _weights(card)
+    names = (only,) if only else (weights.file,) if weights.file else CHECKPOINT_FILES
+    found = next((path for name in names if (path := find(name)) is not None), None)
+    if found is None:
+        raise WeightsError(card, "missing", f"{none_of} {' or '.join(names)}", remedy)
+    config_name = CONFIG_FILES.get(weights.loader) if weights.network is None else None
+    config = find(config_name) if config_name else None
+    if config_name and config is None:
+        raise WeightsError(card, "missing", f"{none_of} {config_name}", remedy)
+    if found.name.endswith(".index.json"):
+        return LocalWeights(_shards(card, found, find, none_of, remedy), config)
+    _check_hash(card, found)
+    return LocalWeights((found,), config)
+
+
+def _shards(card: EncoderCard, index: Path, find: _Find, none_of: str, remedy: str) -> tuple[Path, ...]:
+    """Return the files of an index that hold tensors of the network: a tower is a small part of a chat model."""
+    prefix = _weights(card).prefix
+    try:
+        names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        wanted = sorted({file for name, file in names.items() if name.startswith(prefix)})
+    except (OSError, ValueError, KeyError, AttributeError):
+        raise WeightsError(card, "corrupt", f"{index} is no index of tensors", "get it again") from None
+    if not wanted:
+        why = f"{index} names no tensor that begins with {prefix!r}"
+        raise WeightsError(card, "corrupt", why, "correct weights.prefix, or name the weights that the card means")
+    paths = []
+    for name in wanted:
+        path = find(name)
+        if path is None:
+            raise WeightsError(card, "missing", f"{none_of} {name}, which {index.name} names", remedy)
+        paths.append(path)
+    return tuple(paths)
+
+
+def _check_hash(card: EncoderCard, path: Path) -> None:
+    expected = _weights(card).sha256
+    if expected is None:
+        return
+    found = file_sha256(card, path)
+    if found != expected:
+        why = f"{path} has sha256 {found}, expected {expected}"
+        raise WeightsError(card, "corrupt", why, "get the file again, or correct the card if other weights are meant")
+
+
+def file_sha256(card: EncoderCard, path: Path) -> str:
+    """Return the sha256 of a file; a home remembers that of a file whose size and times did not change.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    if card.place is not None:
+        remembered = FileFingerprints(Path(card.place.cache) / "fingerprints.json")
+        return remembered.fingerprint(path, f"weights of encoder {card.id!r}")
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
