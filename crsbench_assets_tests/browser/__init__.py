@@ -1,0 +1,1 @@
+"""Faces of the project, looked at in headless Chromium."""
