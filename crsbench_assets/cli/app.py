@@ -30,6 +30,7 @@ def _group(name: str, text: str) -> typer.Typer:
 
 
 encoders_app = _group("encoders", "Cards of encoders.")
+weights_app = _group("weights", "Weights of encoders.")
 datasets_app = _group("datasets", "Cards of datasets.")
 panel_app = _group("panel", "Frozen reference panels.")
 bench_app = _group("bench", "Our figure and the peer's in one run; needs a clone of the repository.")
@@ -178,7 +179,7 @@ def encoders_add(card: Annotated[str, typer.Argument(metavar="ID|FILE")], home: 
 
 @encoders_app.command("check")
 def encoders_check(identifier: Annotated[str, typer.Argument(metavar="ID")], home: Home = None) -> None:
-    """Check that an encoder gives every vector that its cells need."""
+    """Check what an encoder owes: its contract where it reads images, else every vector that its cells need."""
     from crsbench_assets.cli import cards
 
     cards.check_encoder(home, identifier)
@@ -190,6 +191,14 @@ def encoders_retire(identifier: Annotated[str, typer.Argument(metavar="ID")], ho
     from crsbench_assets.cli import cards
 
     cards.retire_encoder(home, identifier)
+
+
+@weights_app.command("status")
+def weights_status(home: Home = None, output: Format = TableFormat.table) -> None:
+    """Show which weights are on disk, missing, corrupt or gated, and how to get them; asks no network."""
+    from crsbench_assets.cli import weights
+
+    weights.show_weights(home, as_json=output is TableFormat.json)
 
 
 @datasets_app.command("list")

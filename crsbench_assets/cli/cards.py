@@ -12,7 +12,7 @@ from typing import Any, Literal
 import typer
 
 from crsbench_assets.cli.display import console, say, say_json, show_rows
-from crsbench_assets.config.cards import PRIMARY, DatasetCard, EncoderCard
+from crsbench_assets.config.cards import IMAGE_KINDS, PRIMARY, DatasetCard, EncoderCard
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.registry import CATALOG, catalog_ids, home_card_files, read_card
 from crsbench_assets.storage.files import replace_bytes, storage_errors
@@ -111,7 +111,10 @@ def retire_encoder(home: Path | None, identifier: str) -> None:
 
 
 def check_encoder(home: Path | None, identifier: str) -> None:
-    """Look at every vector that an encoder's cells need; writes nothing."""
+    """Look at what an encoder owes: the contract of one that reads images, else every vector that its cells need.
+
+    No result is written; the contract records the encoder's golden vector, and downloads weights that are not there.
+    """
     from crsbench_assets.config.cells import cells
     from crsbench_assets.planning.stages import stage_named
     from crsbench_assets.worker.cell_stages import extract_cell
@@ -119,6 +122,14 @@ def check_encoder(home: Path | None, identifier: str) -> None:
 
     project = open_project(home)
     card = project.registry.encoder(identifier)
+    if card.kind in IMAGE_KINDS:
+        from crsbench_assets.encoders.contract import contract
+
+        checks = contract(card, project.registry.settings.device)
+        show_rows(("check", "verdict", "found"), [(check.name, check.verdict, check.found) for check in checks])
+        if any(check.verdict == "failed" for check in checks):
+            raise typer.Exit(1)
+        return
     has_failed = False
     for cell in cells(project.registry):
         if cell.encoder_id != identifier:

@@ -138,10 +138,17 @@ class Preprocessing(_Card):
     crop: Literal["center", "none"]
     interpolation: Literal["bilinear", "bicubic", "lanczos"]
     antialias: bool
+    then_interpolation: Literal["bilinear", "bicubic"] | None = None
+    """A second resize, of floats and without antialiasing, from the square of ``resize_px`` to ``input_px``."""
     channels: Literal["rgb", "gray_to_rgb"] = "rgb"
     value_range: Annotated[Literal["0_1", "0_255"], BeforeValidator(_as_range)] = "0_1"
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a second resize that is none, so that the content recorded for an id before it stands."""
+        return {name: value for name, value in handler(self).items() if name != "then_interpolation" or value}
 
 
 class Embedding(_Card):

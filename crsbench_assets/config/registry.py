@@ -181,7 +181,7 @@ def _placed_encoder(card: EncoderCard, folder: Path, home: Path, settings: Setti
 
 def weights_place(card: EncoderCard, home: Path, settings: Settings) -> WeightsPlace | None:
     """Return where a home keeps the weights of an encoder; None for one without weights of its own."""
-    if card.weights is None or card.weights.package is not None or card.kind == "baseline":
+    if card.weights is None or card.kind == "baseline":
         return None
     return WeightsPlace(
         named=_absolute(settings.weights.get(card.id), home),

@@ -150,7 +150,7 @@ class NetworkEncoder:
             torch.set_num_threads(1)  # with more, sums are made in another order: cores are used by several passes
         exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
         with torch.inference_mode(), exact:
-            images = torch.tensor(np.ascontiguousarray(batch), device=self._device)
+            images = torch.from_numpy(np.array(batch, dtype=np.float32, order="C")).to(self._device)
             last, outputs = self._tower.outputs(images, blocks)
             found = read(last, dict(zip(blocks, outputs, strict=True)))
             return [vectors.float().cpu().numpy() for vectors in found]

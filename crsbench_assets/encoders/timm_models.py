@@ -22,7 +22,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.machine import torch_device
-from crsbench_assets.encoders.checkpoints import packaged_checkpoint
 from crsbench_assets.encoders.checkpoints.efficientnet_lite import BLOCKS_PER_STAGE, read_checkpoint, timm_state_dict
 from crsbench_assets.encoders.checkpoints.tensors import load_strictly, network_tensors
 from crsbench_assets.encoders.checkpoints.timm_layouts import TIMM_LAYOUTS
@@ -208,7 +207,7 @@ def _efficientnet_lite(card: EncoderCard, device: torch.device) -> NetworkEncode
             f"encoder {card.id!r}: weights.hub_id is {name!r}, and loader {card.weights.loader!r} knows "
             f"{', '.join(BLOCKS_PER_STAGE)}: name one of them."
         )
-    checkpoint = read_checkpoint(packaged_checkpoint(card))
+    checkpoint = read_checkpoint(local_weights(card).files[0])
     try:
         tensors = timm_state_dict(checkpoint, name)
     except KeyError:

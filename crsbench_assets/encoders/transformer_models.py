@@ -96,8 +96,9 @@ def transformers_encoder(card: EncoderCard, device: str) -> NetworkEncoder:
     chosen, local = torch_device(device), local_weights(card)
     tensors = network_tensors(card, local.files)
     model = loaded_model(card, vision_config(card, local.config), tensors)
-    if card.weights.differs_from is not None and (stock := stock_model(card, model.config)) is not None:
-        refuse_equal(card, model, stock)
+    if card.weights.differs_from is not None and (stock := stock_files(card)) is not None:
+        stock_card, files = stock
+        refuse_equal(card, model, loaded_model(stock_card, model.config, network_tensors(stock_card, files)))
     tower = TransformerTower(model)
     check_blocks(card, tower.n_blocks)
     return NetworkEncoder(tower, card.embedding, chosen)
@@ -174,10 +175,11 @@ def model_class(config: Any) -> Any:
     return getattr(transformers, name, None) or AutoModel._model_mapping[type(config)]
 
 
-def stock_model(card: EncoderCard, config: Any) -> Any | None:
-    """Return the network from which a card says that its weights differ; None where its files are not here.
+def stock_files(card: EncoderCard) -> tuple[EncoderCard, tuple[Path, ...]] | None:
+    """Return a card of the network from which a card says that its weights differ, and its files, where they are here.
 
-    They are looked for in ``stock/`` of the encoder's folder in the home and in the hub's cache, and not downloaded.
+    They are looked for beside the encoder's folder in the home, in ``weights/<id>_stock/``, and in the hub's cache;
+    they are not downloaded.
     """
     assert card.weights is not None
     weights = type(card.weights)(
@@ -191,13 +193,12 @@ def stock_model(card: EncoderCard, config: Any) -> Any | None:
             "*.position_ids": "numbers from 0 on",
         },
     )
-    place = card.place and card.place.model_copy(update={"named": None, "folder": f"{card.place.folder}/stock"})
+    place = card.place and card.place.model_copy(update={"named": None, "folder": f"{card.place.folder}_stock"})
     stock = card.model_copy(update={"weights": weights, "place": place})
     try:
-        local = local_weights(stock, may_download=False)
+        return stock, local_weights(stock, may_download=False).files
     except WeightsError:
         return None
-    return loaded_model(stock, config, network_tensors(stock, local.files))
 
 
 def refuse_equal(card: EncoderCard, model: Any, stock: Any) -> None:

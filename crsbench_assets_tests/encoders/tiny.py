@@ -1,4 +1,4 @@
-"""The 15 encoders of the catalogue at a hundredth of their size: random weights in the files that their authors publish.
+"""The 15 encoders of the catalogue, far smaller: random weights in the files that their authors publish.
 
 Each has the names, prefixes, wrappers, classes and leftovers of the published file; only width and depth differ. The
 network that the weights were taken from stays, so that its own feature call can be asked.
