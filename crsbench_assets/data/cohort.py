@@ -41,6 +41,8 @@ class Cohort:
             splits: repairing its file later moves no other image.
         paths: n paths of image files relative to ``root``, with ``/``; None for a cohort without images.
         root: as ``config.layouts.image_root`` finds it; None for a cohort without images.
+        stated: float64 (n, k): labels as the source states them, before the label policy: 1, 0, -1 uncertain, NaN
+            blank; None where a label cannot be left open.
     """
 
     image_ids: list[str]
@@ -50,6 +52,7 @@ class Cohort:
     left_out: list[tuple[str, str, str]] = field(default_factory=list)
     paths: list[str] | None = None
     root: str | None = None
+    stated: NDArray[np.float64] | None = None
 
     def files(self) -> dict[str, Path]:
         """Return the file of every image that may be opened: those that are not left out, by image id.
@@ -134,17 +137,23 @@ def images_frame(
         dataset_id: the dataset.
         source_id: ``primary`` or the shift target.
         cohort: as read.
-        checks: what was found of its files; an image with a reason is no row, and equal pixels join groups.
+        checks: what was found of its files; an image with a reason is no row, and duplicates join groups.
         salt: of the group ids.
     """
     import polars as pl
+
+    from crsbench_assets.data.duplicates import pictures
 
     check_of = {check.image_id: check for check in checks}
     left_out = {image_id for image_id, _, _ in cohort.left_out}
     left_out |= {check.image_id for check in checks if check.reason is not None}
     rows = [i for i, image_id in enumerate(cohort.image_ids) if image_id not in left_out]
     found = [check_of.get(image_id, ImageCheck(image_id)) for image_id in cohort.image_ids]
-    groups = joined_groups(cohort.groups, [check.pixel_hash for check in found])
+    shown = pictures(found)
+    groups = joined_groups(cohort.groups, shown.index)
+    raw_groups: dict[str, set[str]] = {}
+    for i in rows:
+        raw_groups.setdefault(groups[i], set()).add(cohort.groups[i])
     labels = pl.Series("labels", cohort.labels[rows].tolist(), dtype=pl.List(pl.Int8))
     return pl.DataFrame(
         {
@@ -153,11 +162,14 @@ def images_frame(
             "image_id": pl.Series([cohort.image_ids[i] for i in rows], dtype=pl.String),
             "group_index": group_index([groups[i] for i in rows]),
             "group_id": pl.Series([_salted(groups[i], salt) for i in rows], dtype=pl.String),
+            "n_groups_joined": pl.Series([len(raw_groups[groups[i]]) for i in rows], dtype=pl.Int64),
             "declared_split": pl.Series([cohort.declared_split[i] for i in rows], dtype=pl.String),
             "labels": labels.list.eval(pl.when(pl.element() >= 0).then(pl.element())),
             "path": pl.Series([cohort.paths[i] if cohort.paths else None for i in rows], dtype=pl.String),
             "file_sha256": pl.Series([found[i].sha256 for i in rows], dtype=pl.String),
             "pixel_sha256": pl.Series([found[i].pixel_hash for i in rows], dtype=pl.String),
+            "phash": pl.Series([shown.phash[i] for i in rows], dtype=pl.String),
+            "duplicate_index": pl.Series([shown.index[i] for i in rows], dtype=pl.Int64),
             "width_px": pl.Series([found[i].width_px for i in rows], dtype=pl.Int64),
             "height_px": pl.Series([found[i].height_px for i in rows], dtype=pl.Int64),
             "file_reason": pl.Series([None if cohort.paths else NO_IMAGES] * len(rows), dtype=pl.String),

@@ -1,10 +1,11 @@
 """What encoder-free checks say of a cohort's files: who is there, who can be decoded, who is the same image twice.
 
 What lives here: the search for the files of a cohort below its root, the full decode of every file with its hashes,
-and the groups that duplicates join. What stays out: what a decoded image is (``images.decode``), the layouts that name
-the files (``data.sources``), the draw that keeps groups together (``data.splits``).
+and the groups that duplicates join. What stays out: what a decoded image is (``images.decode``), which images are one
+picture (``data.duplicates``), the layouts that name the files (``data.sources``), the draw that keeps groups together
+(``data.splits``).
 Source: protocol page, section 2: the support of a dataset is fixed by these checks, the same for all encoders; exact
-duplicates join groups.
+and near-duplicates join groups.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ class ImageCheck:
             image is not usable: two blank images are equal, and no duplicates of one patient.
         width_px: width in pixels of the decoded image (EXIF orientation applied); None where it was not decoded.
         height_px: its height in pixels; None likewise.
+        thumbnail: 32 x 32 grey pixels, row by row, by which near-duplicates are found; empty where it is not usable.
         n_channels: 1 for grey, 3 for colour; None likewise.
         reason: None for a usable image, else ``missing_file``, ``unreadable``, ``too_small`` or ``constant``.
         detail: the reason in words, None for a usable image.
@@ -55,6 +57,7 @@ class ImageCheck:
     width_px: int | None = None
     height_px: int | None = None
     n_channels: int | None = None
+    thumbnail: bytes = field(default=b"", repr=False)
     reason: str | None = None
     detail: str | None = None
 
@@ -95,6 +98,7 @@ def _checked(files: Iterable[tuple[str, Path]]) -> list[ImageCheck]:
 
 def _check(image_id: str, path: Path) -> ImageCheck:
     from crsbench_assets.images.decode import ImageFault, decode, is_constant
+    from crsbench_assets.images.perceptual import thumbnail
 
     try:
         data = path.read_bytes()
@@ -108,7 +112,9 @@ def _check(image_id: str, path: Path) -> ImageCheck:
         return ImageCheck(image_id, sha256, reason=fault.reason, detail=fault.detail)
     digest = hashlib.sha256(repr(pixels.shape).encode())
     digest.update(pixels.reshape(-1).data)  # C-contiguous, so hashed without a copy
-    is_flat = is_constant(pixels)
+    small = thumbnail(pixels).tobytes()
+    # a thumbnail of several values is of no constant image, and quicker to look at
+    is_flat = small.count(small[0]) == len(small) and is_constant(pixels)
     return ImageCheck(
         image_id,
         sha256,
@@ -116,21 +122,22 @@ def _check(image_id: str, path: Path) -> ImageCheck:
         width_px=pixels.shape[1],
         height_px=pixels.shape[0],
         n_channels=1 if pixels.ndim == 2 else pixels.shape[2],
+        thumbnail=b"" if is_flat else small,
         reason=CONSTANT if is_flat else None,
         detail="every pixel has the same value" if is_flat else None,
     )
 
 
-def joined_groups(groups: Sequence[str], keys: Sequence[str | None]) -> list[str]:
+def joined_groups(groups: Sequence[str], keys: Sequence[str | int | None]) -> list[str]:
     """Return the group of every image after images with equal keys joined their groups.
 
     Images that share a group or a key, directly or through others, form one component, named by its smallest raw
-    group id. The order of the images plays no part. Keys of several kinds (pixel hash, then near-duplicate links) are
-    joined one after the other, with the same result in any order of the kinds.
+    group id. The order of the images plays no part. Keys of several kinds are joined one after the other, with the
+    same result in any order of the kinds.
 
     Args:
         groups: n raw group ids.
-        keys: n keys, such as pixel hashes; None joins nobody.
+        keys: n keys of one type, such as numbers of pictures; None joins nobody.
 
     Returns:
         n group ids; an empty list without images.
@@ -150,7 +157,7 @@ def joined_groups(groups: Sequence[str], keys: Sequence[str | None]) -> list[str
         raise ValueError(f"{len(groups)} groups and {len(keys)} keys; expected one each per image")
     names = sorted(set(groups))
     number = {name: i for i, name in enumerate(names)}
-    key_number = {key: len(names) + i for i, key in enumerate(sorted({key for key in keys if key is not None}))}
+    key_number = {key: len(names) + i for i, key in enumerate({key for key in keys if key is not None})}
     n_nodes = len(names) + len(key_number)
     if not n_nodes:
         return []

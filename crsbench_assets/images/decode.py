@@ -1,7 +1,7 @@
 """From the bytes of an image file to 8-bit pixels, by one stated rule per kind of file.
 
-What lives here: the full decode, the conversions to grey or RGB, and the faults of one file. What stays out: what
-becomes of a file with a fault (``data.integrity``), and the resize that follows (``canonical``).
+What lives here: the full decode, the conversions to grey or RGB, and the faults of one file. What stays out: DICOM
+(``dicom``), what becomes of a file with a fault (``data.integrity``), and the resize that follows (``canonical``).
 Source: protocol page, sections 2 (full decode, size) and 3 (8-bit L or RGB by stated conversions).
 """
 
@@ -13,6 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+
+from crsbench_assets.images.dicom import dicom_pixels, dicom_size, is_dicom
 
 MIN_SIDE_PX = 16
 """Shortest side that is accepted; a smaller image holds no texture that a corruption could act on."""
@@ -62,10 +64,11 @@ def decode(data: bytes) -> NDArray[np.uint8]:
     - 16-bit grey becomes round(255 v / (2^bits - 1)) half to even, with the bits of the *file* (12 for a 12-bit TIFF).
       An image is never stretched to its own range, which would undo a change of brightness or contrast.
     - An animation, or a file of several pages, gives its first image.
+    - DICOM is shown through its own window (:func:`crsbench_assets.images.dicom.dicom_pixels`).
 
     Refused as ``unreadable``: floating-point and 32-bit or signed grey, whose range no file states; 16-bit TIFFs whose
-    zero is white, which Pillow would return inverted; more than :data:`MAX_PIXELS` pixels; formats outside
-    :data:`FORMATS`, DICOM among them. Not seen: damage inside a JPEG's stream that its decoder repairs silently.
+    zero is white, which Pillow would return inverted; more than :data:`MAX_PIXELS` pixels; formats other than DICOM and
+    :data:`FORMATS`. Not seen: damage inside a JPEG's stream that its decoder repairs silently.
 
     Args:
         data: the whole file.
@@ -89,7 +92,7 @@ def decode(data: bytes) -> NDArray[np.uint8]:
     except (ImageFault, MemoryError):
         raise
     except UnidentifiedImageError as error:  # its own words name an address in memory
-        raise ImageFault("unreadable", f"it is no image of the formats {', '.join(FORMATS)}") from error
+        raise ImageFault("unreadable", f"it is no image of the formats {', '.join(FORMATS)}, DICOM") from error
     except Exception as error:  # decoders meet damaged bytes with any of a dozen exceptions
         raise ImageFault("unreadable", " ".join(str(error).split()) or type(error).__name__) from error
     height, width = pixels.shape[:2]
@@ -110,11 +113,18 @@ def is_constant(pixels: NDArray[np.uint8]) -> bool:
 
 
 def _decoded(data: bytes) -> NDArray[np.uint8]:
+    if is_dicom(data):
+        _require_decodable(*dicom_size(data))
+        return np.ascontiguousarray(dicom_pixels(data))
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-        if image.width * image.height > MAX_PIXELS:
-            raise ImageFault("unreadable", f"{image.width} x {image.height} pixels, at most {MAX_PIXELS:,} are decoded")
+        _require_decodable(image.width, image.height)
         image.load()
         return np.ascontiguousarray(_eight_bit(image))
+
+
+def _require_decodable(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise ImageFault("unreadable", f"{width} x {height} pixels, at most {MAX_PIXELS:,} are decoded")
 
 
 def _eight_bit(image: Image.Image) -> NDArray[np.uint8]:

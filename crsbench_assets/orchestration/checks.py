@@ -20,8 +20,8 @@ from crsbench_assets.orchestration.partitions import PARTITIONS, partition_of
 from crsbench_assets.orchestration.previews import first_rows
 from crsbench_assets.orchestration.resources import ProjectResource
 from crsbench_assets.planning.stages import StageSpec
-from crsbench_assets.storage.lake import Lake
 from crsbench_assets.storage.layout import PartitionKey
+from crsbench_assets.storage.project import Project
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.tables.validate import faulty_rows, violations
 
@@ -40,13 +40,14 @@ class Finding:
     failing: Optional["pl.DataFrame"] = None
 
 
-Rule = Callable[[Lake, PartitionKey], Finding]
+Rule = Callable[[Project, PartitionKey], Finding]
 
 
 def shape_rule(table: str) -> Rule:
     """Return the rule that a partition has the shape of its table and a result."""
 
-    def rule(lake: Lake, key: PartitionKey) -> Finding:
+    def rule(project: Project, key: PartitionKey) -> Finding:
+        lake = project.lake
         pointer = lake.pointer(table, key)
         if pointer is None or pointer.status == "failed":
             return Finding(False, "no result" if pointer is None else f"{pointer.reason}: {pointer.detail}")
@@ -64,8 +65,8 @@ def shape_rule(table: str) -> Rule:
 def empty_rule(table: str) -> Rule:
     """Return the rule that a table of violations has no row."""
 
-    def rule(lake: Lake, key: PartitionKey) -> Finding:
-        rows = lake.read(table, key)
+    def rule(project: Project, key: PartitionKey) -> Finding:
+        rows = project.lake.read(table, key)
         if rows.is_empty():
             return Finding(True, "none")
         return Finding(False, f"{rows.height} row(s), first: {rows.row(0, named=True)}", rows)
@@ -73,10 +74,33 @@ def empty_rule(table: str) -> Rule:
     return rule
 
 
-def converged_rule(lake: Lake, key: PartitionKey) -> Finding:
+def component_rule(project: Project, key: PartitionKey) -> Finding:
+    """No group that duplicates joined is too large."""
+    from crsbench_assets.data.duplicates import components_in_words, oversized_components
+
+    images = project.lake.read("images", key)
+    found = oversized_components(images)
+    failing = images.join(found, on=["source_id", "group_index"], how="semi").sort(
+        "source_id", "group_index", "image_id"
+    )
+    return Finding(found.is_empty(), "; ".join(components_in_words(found)) or "none", failing)
+
+
+def expected_counts_rule(project: Project, key: PartitionKey) -> Finding:
+    """There are as many images, of every class, as the card expects."""
+    from crsbench_assets.data.statistics import unexpected_counts
+
+    card = project.registry.dataset(str(key[0]))
+    tables = (project.lake.read(table, key) for table in ("images", "quarantine"))
+    faults = unexpected_counts(card, *tables)
+    return Finding(not faults, "; ".join(faults) or "as the card expects, or it expects nothing")
+
+
+def converged_rule(project: Project, key: PartitionKey) -> Finding:
     """Every probe that was fitted reached the certified gap."""
     import polars as pl
 
+    lake = project.lake
     pointer = lake.pointer("probe_fits", key)
     if pointer is not None and pointer.status != "ok":
         return Finding(True, pointer.status)
@@ -88,10 +112,14 @@ def converged_rule(lake: Lake, key: PartitionKey) -> Finding:
 
 
 RULES: dict[str, dict[str, Rule]] = {
+    "images": {"component_size": component_rule, "expected_counts": expected_counts_rule},
     "leakage_violations": {"no_leakage": empty_rule("leakage_violations")},
     "probe_fits": {"converged": converged_rule},
 }
 """Rules beyond the shape, by table."""
+
+WARNINGS = ("expected_counts",)
+"""Rules that say what they found and stop nothing: a part of a release is a cohort, too."""
 
 
 def stage_checks(stage: StageSpec, arm: str) -> dg.AssetChecksDefinition:
@@ -105,7 +133,7 @@ def stage_checks(stage: StageSpec, arm: str) -> dg.AssetChecksDefinition:
         dg.AssetCheckSpec(
             name,
             asset=asset_key(table, arm),
-            blocking=True,
+            blocking=name not in WARNINGS,
             partitions_def=PARTITIONS[stage.grain],
             description=_description(table, name),
         )
@@ -115,15 +143,19 @@ def stage_checks(stage: StageSpec, arm: str) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(name=f"{stage.name}_checks", specs=specs)
     def check(context: dg.AssetCheckExecutionContext, project: ProjectResource) -> Iterator[Any]:
         with one_sentence():
-            lake = project.open(dict(context.run.tags)).lake
+            opened = project.open(dict(context.run.tags))
             key = partition_of(context, stage.grain)
             for (table, name), rule in rules.items():
-                finding = rule(lake, key)
+                finding = rule(opened, key)
                 metadata: dict[str, Any] = {"found": finding.sentence}
                 if not finding.holds and finding.failing is not None:
                     metadata["failing rows"] = first_rows(TABLES[table], finding.failing)
                 yield dg.AssetCheckResult(
-                    asset_key=asset_key(table, arm), check_name=name, passed=finding.holds, metadata=metadata
+                    asset_key=asset_key(table, arm),
+                    check_name=name,
+                    passed=finding.holds,
+                    severity=dg.AssetCheckSeverity.WARN if name in WARNINGS else dg.AssetCheckSeverity.ERROR,
+                    metadata=metadata,
                 )
 
     return check
@@ -133,6 +165,8 @@ def _description(table: str, name: str) -> str:
     if name == SHAPE:
         return f"{TABLES[table].name} has a result of its declared shape: no NaN, no value out of bounds, unique keys"
     return {
-        "no_leakage": "no group stands on both sides of a split",
+        "component_size": "no group that duplicates joined holds more than 0.5 % of the images",
+        "expected_counts": "images and classes are as many as the card expects; a warning where not",
+        "no_leakage": "no group, no equal pixels and no near-duplicate stands on both sides of a split",
         "converged": "every fitted probe reached the certified gap of the protocol",
     }[name]

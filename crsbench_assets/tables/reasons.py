@@ -25,7 +25,7 @@ REASONS: dict[str, str] = {
     # labels and metrics
     "no_positive": "no positive image among the test images",
     "no_negative": "no negative image among the test images",
-    "no_labels": "no known label among the test images",
+    "no_labels": "no known label among the images",
     "one_class_train": "the training subset holds one value of this label",
     "class_absent_train": "the training split holds no image of this class",
     "infeasible_fraction": "the fraction of this dataset has fewer images than classes",

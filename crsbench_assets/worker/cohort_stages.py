@@ -98,10 +98,10 @@ def split_cohort(
     of_primary = quarantine.filter(pl.col("source_id") == PRIMARY)
     require_source_unchanged(context, primary, of_primary, cohort.image_ids)
     unusable = set(cohort.image_ids) - set(primary.get_column("image_id"))
-    pixels = dict(primary.select("image_id", "pixel_sha256").iter_rows())
+    pictures = dict(primary.select("image_id", "duplicate_index").iter_rows())
     result = splits.draw_splits(
         cohort.image_ids,
-        joined_groups(cohort.groups, [pixels.get(image_id) for image_id in cohort.image_ids]),
+        joined_groups(cohort.groups, [pictures.get(image_id) for image_id in cohort.image_ids]),
         cohort.labels,
         cohort.declared_split,
         dataset_id=card.id,
@@ -121,8 +121,8 @@ def split_cohort(
         "test_set_hash": splits.test_set_hash(test.to_list()),
         "feasible_fractions": json.dumps(feasible),
     }
-    statistics = dataset_statistics(images, result.frame, card.classes, protocol.seeds, constant)
-    violations = leakage.leakage_violations(result.frame, primary.select("image_id", "group_index"))
+    statistics = dataset_statistics(images, result.frame, card.classes, protocol.seeds, constant, cohorts)
+    violations = leakage.leakage_violations(result.frame, primary)
     seeds = pl.DataFrame({"seed": protocol.seeds}, schema={"seed": pl.Int64})
     left_out = result.left_out.join(seeds, how="cross").with_columns(split=pl.lit(LEFT_OUT))
     frame = pl.concat([result.frame, left_out], how="diagonal")

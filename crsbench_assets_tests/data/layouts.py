@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from crsbench_assets.config.cards import DatasetCard
@@ -77,7 +78,8 @@ def card_of(layout: str, root: Path | None, classes: Sequence[str], task: str, *
 
 def content(cohort: Cohort) -> dict[str, Any]:
     """Return all that a cohort says, in a form that ``==`` compares."""
-    return asdict(cohort) | {"labels": cohort.labels.tolist()}
+    stated = None if cohort.stated is None else np.nan_to_num(cohort.stated, nan=-2.0).tolist()  # NaN equals nothing
+    return asdict(cohort) | {"labels": cohort.labels.tolist(), "stated": stated}
 
 
 def refusal(card: DatasetCard, policy: LabelPolicy = "u_zeros") -> str:

@@ -28,8 +28,11 @@ def frame_of(rows: list[Row]) -> pl.DataFrame:
 
 
 def groups_of(group_of: dict[str, int | None]) -> pl.DataFrame:
+    """Return images without files."""
     columns = {"image_id": list(group_of), "group_index": list(group_of.values())}
-    return pl.DataFrame(columns, schema={"image_id": pl.String, "group_index": pl.Int64})
+    frame = pl.DataFrame(columns, schema={"image_id": pl.String, "group_index": pl.Int64})
+    nothing = {"pixel_sha256": pl.String, "duplicate_index": pl.Int64}
+    return frame.with_columns(pl.lit(None, dtype=dtype).alias(name) for name, dtype in nothing.items())
 
 
 # Groups: 1 = {a, b, c, d}, 2 = {e, f}.
@@ -45,17 +48,42 @@ def test_straddling_groups_by_hand() -> None:
     groups = groups_of({"a": 1, "b": 1, "c": 1, "d": 1, "e": 2, "f": 2})
     violations = leakage_violations(frame_of(rows), groups)
     assert violations.rows() == [
-        (0, 1, "train", "validation", "a", "c"),
-        (0, 1, "train", "test", "a", "d"),
-        (0, 1, "validation", "test", "c", "d"),
-        (1, 2, "train", "validation", "e", "f"),
+        (0, "group", 1, "train", "validation", "a", "c"),
+        (0, "group", 1, "train", "test", "a", "d"),
+        (0, "group", 1, "validation", "test", "c", "d"),
+        (1, "group", 2, "train", "validation", "e", "f"),
     ]
     assert dict(violations.schema) == VIOLATION_SCHEMA
 
 
 def test_an_image_on_two_sides_leaks_with_itself() -> None:
     violations = leakage_violations(frame_of([("a", 0, "train"), ("a", 0, "test")]), groups_of({"a": 1}))
-    assert violations.rows() == [(0, 1, "train", "test", "a", "a")]
+    assert violations.rows() == [(0, "group", 1, "train", "test", "a", "a")]
+
+
+# image  group  pixels  picture  split       shares
+# a      1      x       0        train       pixels and picture with b, picture with c
+# b      2      x       0        test
+# c      3      y       0        validation
+# d      4      z       1        test        nothing, and e neither: without a file nothing is equal
+# e      5                       train
+def test_equal_pixels_and_pictures_leak_even_where_groups_do_not() -> None:
+    images = pl.DataFrame(
+        {
+            "image_id": list("abcde"),
+            "group_index": [1, 2, 3, 4, 5],
+            "pixel_sha256": ["x", "x", "y", "z", None],
+            "duplicate_index": [0, 0, 0, 1, None],
+        }
+    )
+    sides = ["train", "test", "validation", "test", "train"]
+    violations = leakage_violations(frame_of([(i, 0, s) for i, s in zip("abcde", sides, strict=True)]), images)
+    assert violations.rows() == [
+        (0, "picture", 1, "train", "validation", "a", "c"),
+        (0, "picture", 1, "train", "test", "a", "b"),
+        (0, "picture", 3, "validation", "test", "c", "b"),
+        (0, "pixels", 1, "train", "test", "a", "b"),
+    ]
 
 
 def test_seeds_are_not_compared_with_each_other() -> None:
@@ -92,7 +120,7 @@ def test_equals_plain_python(drawn: list[tuple[int, int, str]]) -> None:
             for a, b in combinations(SPLITS, 2):
                 sides = [[i for i, split in members if split == name] for name in (a, b)]
                 if all(sides):
-                    expected.append((seed, group, a, b, min(sides[0]), min(sides[1])))
+                    expected.append((seed, "group", group, a, b, min(sides[0]), min(sides[1])))
     assert leakage_violations(frame_of(rows), groups_of(dict(group_of))).rows() == expected
     reordered = leakage_violations(frame_of(rows[::-1]), groups_of(dict(reversed(group_of.items()))))
     assert reordered.rows() == expected

@@ -33,9 +33,9 @@ from crsbench_assets_tests.fixtures import (
 ALPHA, BETA, COHORT = ("alpha", DATASET), ("beta", DATASET), (DATASET,)
 
 GOLDEN = {
-    "images": "0f225367d10fc97720f566447201149b",
+    "images": "596e04a7cfd3b191e9665f01c5d3bcee",
     "splits": "b6297134101d5f34637e8e4ef41d11ad",
-    "dataset_statistics": "9ea9c8c785940b95faecbf055b2092c3",
+    "dataset_statistics": "6b1d02e252b6f91674fb6a94219c769a",
     "embeddings": "faa4601a75b44b47c5b0fe365e23843c",
     "probe_fits": "d49fe2eb0397eacf2c970dbf7ac26df9",
     "predictions": "e775556854560bc97257d2ae6963494c",

@@ -70,6 +70,7 @@ def read_chexpert(card: DatasetCard, source: Source, source_id: str, policy: Lab
         groups=frontal.get_column("patient").to_list(),
         declared_split=[None] * frontal.height,
         labels=apply_policy(raw, policy),
+        stated=raw,
         paths=frontal.get_column("Path").to_list(),
         root=None if missing else str(root),
     )

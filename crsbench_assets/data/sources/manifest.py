@@ -29,7 +29,9 @@ from crsbench_assets.data.sources.tables import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
 
 _SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 
@@ -58,9 +60,11 @@ def read_manifest(card: DatasetCard, source: Source, source_id: str, policy: Lab
     faults.add(*id_faults(_text(frame, columns.image_id), "image id"), *_bad_splits(frame, columns))
     frame = frame.with_columns(_text(frame, columns.image_id).alias(columns.image_id)).sort(columns.image_id)
     left_out: list[tuple[str, str, str]] = []
+    stated: NDArray[np.float64] | None = None
     if card.task == "multi_label":
         names = list(_label_columns(card, columns).values())
-        labels = apply_policy(uncertain_labels(frame, names, columns.image_id, faults), policy)
+        stated = uncertain_labels(frame, names, columns.image_id, faults)
+        labels = apply_policy(stated, policy)
     else:
         class_column = str(columns.class_column)
         blank = _text(frame, class_column).is_null()
@@ -80,6 +84,7 @@ def read_manifest(card: DatasetCard, source: Source, source_id: str, policy: Lab
         groups=[group if group is not None else f"image:{ids[i]}" for i, group in enumerate(groups)],
         declared_split=[_SPLITS.get(split) if split is not None else None for split in splits],
         labels=labels,
+        stated=stated,
         left_out=left_out,
         paths=_text(frame, columns.path).fill_null("").to_list() if columns.path else None,
         root=root,

@@ -85,6 +85,7 @@ def read_mimic_cxr(card: DatasetCard, source: Source, source_id: str, policy: La
         groups=frontal.get_column("subject_id").to_list(),
         declared_split=[None] * frontal.height,
         labels=apply_policy(raw, policy),
+        stated=raw,
         paths=places.fill_null("").to_list(),
         root=str(root) if has_images else None,
     )
