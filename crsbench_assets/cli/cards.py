@@ -164,10 +164,36 @@ def _coverage(project: Project, dataset_id: str, frames: dict[str, Any]) -> str:
 
 
 def check_dataset(home: Path | None, identifier: str) -> None:
-    """Read a cohort and draw its splits; list every group that straddles two of them. Writes nothing."""
+    """Read a cohort, decode its files and draw its splits; list all that is wrong in one run. Writes nothing.
+
+    Where its tables have faults, its files are looked at all the same, and no splits are drawn.
+    """
+    from crsbench_assets.data.cohort import readable_cohorts
+    from crsbench_assets.data.duplicates import components_in_words, oversized_components
+    from crsbench_assets.data.statistics import unexpected_counts
+    from crsbench_assets.planning.stages import stage_named
+    from crsbench_assets.worker.cohort_stages import look_at, require_usable, split_cohort
+    from crsbench_assets.worker.context import StageContext
+
     project = open_project(home)
-    index, split = _index_and_split(project, identifier)
-    splits, violations, quarantine = split["splits"], split["leakage_violations"], index["quarantine"]
+    card, settings = project.registry.dataset(identifier), project.registry.settings
+    cohorts, faults = readable_cohorts(card, settings.label_policy, settings.agreements)
+    if not cohorts:
+        raise ConfigError(" ".join(faults))
+    context = StageContext(project, stage_named("index"), (identifier,), inputs_hash="check")
+    images, quarantine = look_at(context, cohorts)
+    for row in quarantine.sort("source_id", "image_id").iter_rows(named=True):
+        say(f"left out: {row['image_id']}: {row['reason']} ({row['detail']})")
+    if faults:
+        raise ConfigError(" ".join(faults))
+    require_usable(card, images, cohorts, quarantine)
+    for count in unexpected_counts(card, images, quarantine):
+        say(f"count: {count}")
+    components = components_in_words(oversized_components(images))
+    for component in components:
+        say(f"component: {component}")
+    split = split_cohort(context, images, quarantine, cohorts).frames
+    splits, violations = split["splits"], split["leakage_violations"]
     counts = splits.group_by("seed", "split").len("n_images").sort("seed", "split")
     show_rows(counts.columns, counts.rows(), title=f"{identifier}: images per seed and split")
     unusable = quarantine.filter(quarantine["source_id"] == PRIMARY)["image_id"].to_list()
@@ -175,12 +201,13 @@ def check_dataset(home: Path | None, identifier: str) -> None:
     left_out = not_split.filter(~not_split["image_id"].is_in(unusable))
     for row in left_out.iter_rows(named=True):
         say(f"in no split: {row['image_id']}: {row['reason']}")
-    for row in quarantine.iter_rows(named=True):
-        say(f"left out: {row['image_id']}: {row['reason']} ({row['detail']})")
     for row in violations.iter_rows(named=True):
-        say(f"leak: group {row['group_index']} of seed {row['seed']}: {row['image_id_a']} and {row['image_id_b']}")
+        say(
+            f"leak: seed {row['seed']}, {row['split_a']} and {row['split_b']} share a {row['shares']} (group "
+            f"{row['group_index']}): {row['image_id_a']} and {row['image_id_b']}"
+        )
     say(f"{quarantine.height + left_out.height} image(s) left out, {violations.height} leak(s).")
-    if violations.height:
+    if violations.height or components:
         raise typer.Exit(1)
 
 

@@ -70,6 +70,18 @@ class Cohort:
         }
 
 
+class CohortError(ConfigError):
+    """A source whose tables have faults.
+
+    Attributes:
+        readable: what its tables say all the same, for looking on; nothing is computed from it.
+    """
+
+    def __init__(self, message: str, readable: Cohort | None = None) -> None:
+        super().__init__(message)
+        self.readable = readable
+
+
 def read_cohorts(card: DatasetCard, policy: LabelPolicy, agreements: Collection[str] = ()) -> dict[str, Cohort]:
     """Return the cohorts of a dataset by source id: ``primary``, and its shift target where it has one.
 
@@ -82,6 +94,27 @@ def read_cohorts(card: DatasetCard, policy: LabelPolicy, agreements: Collection[
         ConfigError: an agreement that the card or its shift target names is not recorded, and nothing was read; or a
             file is absent or not as the card says, with every fault, in one sentence per source.
     """
+    cohorts, faults = readable_cohorts(card, policy, agreements)
+    if faults:
+        raise ConfigError(" ".join(faults))
+    return cohorts
+
+
+def readable_cohorts(
+    card: DatasetCard, policy: LabelPolicy, agreements: Collection[str] = ()
+) -> tuple[dict[str, Cohort], list[str]]:
+    """Return what can be read of a dataset's sources, and one sentence per source with faults.
+
+    A source with faults may still be among the cohorts: so that its files can be looked at in the same run.
+
+    Args:
+        card: the dataset.
+        policy: what an uncertain label becomes.
+        agreements: names of the agreements that the home's settings record.
+
+    Raises:
+        ConfigError: an agreement is not recorded, and nothing was read.
+    """
     wanted = [card.agreement, card.shift.agreement if card.shift else None]
     missing = [name for name in wanted if name and name not in agreements]
     if missing:
@@ -93,13 +126,15 @@ def read_cohorts(card: DatasetCard, policy: LabelPolicy, agreements: Collection[
     for source_id, source in card.sources.items():
         try:
             cohorts[source_id] = _read(card, source, source_id, policy)
+        except CohortError as error:
+            faults.append(str(error))
+            if error.readable is not None:
+                cohorts[source_id] = error.readable
         except ConfigError as error:
             faults.append(str(error))
         except OSError as error:
             faults.append(f"dataset {card.id!r}: {error.filename} cannot be read: {error.strerror}.")
-    if faults:
-        raise ConfigError(" ".join(faults))
-    return cohorts
+    return cohorts, faults
 
 
 def _read(card: DatasetCard, source: Source, source_id: str, policy: LabelPolicy) -> Cohort:

@@ -6,7 +6,7 @@ What lives here: reading cohorts and handing them to the pure functions of ``dat
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import polars as pl
 
@@ -30,25 +30,31 @@ def index(context: StageContext) -> StageOutput:
     """Return every image of a dataset and of its shift target, and what was left out."""
     settings = context.project.registry.settings
     cohorts = read_cohorts(context.dataset, settings.label_policy, settings.agreements)
+    images, quarantine = look_at(context, cohorts)
+    require_usable(context.dataset, images, cohorts, quarantine)
+    return StageOutput({"quarantine": quarantine, "images": images})
+
+
+def look_at(context: StageContext, cohorts: dict[str, Cohort]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows of ``images`` and ``quarantine`` of cohorts, after every file was decoded."""
     frames: list[pl.DataFrame] = []
     left_out: list[tuple[str, str, str, str | None]] = []
     for source_id, cohort in cohorts.items():
         checks = check_images(cohort, n_threads=context.n_threads, progress=_progress(context, source_id))
         left_out += [(source_id, *row) for row in cohort.left_out]
         left_out += [(source_id, c.image_id, c.reason, c.detail) for c in checks if c.reason is not None]
-        frames.append(images_frame(context.dataset.id, source_id, cohort, checks, settings.group_salt))
-    images = pl.concat(frames)
-    require_usable(context.dataset, images, cohorts, left_out)
+        salt = context.project.registry.settings.group_salt
+        frames.append(images_frame(context.dataset.id, source_id, cohort, checks, salt))
     schema = dict.fromkeys(("source_id", "image_id", "reason", "detail"), pl.String)
     quarantine = pl.DataFrame(left_out, schema=schema, orient="row")
-    return StageOutput({"quarantine": quarantine, "images": images})
+    return pl.concat(frames), quarantine
 
 
 def require_usable(
     card: DatasetCard,
     images: pl.DataFrame,
     cohorts: dict[str, Cohort],
-    left_out: Sequence[tuple[str, str, str, str | None]],
+    quarantine: pl.DataFrame,
 ) -> None:
     """Check that every source has an image that can be used, and that every class of the cohort itself has one.
 
@@ -64,8 +70,9 @@ def require_usable(
         empty = [name for i, name in enumerate(card.classes) if not (labels.list.get(i) == 1).any()]
         faults += [f"no image of class {name!r} can be used" for name in empty]
     if faults:
-        shown = [f"{image_id}: {reason} ({detail})" for _, image_id, reason, detail in left_out[:SHOWN_FAULTS]]
-        more = f"; and {len(left_out) - SHOWN_FAULTS} more" if len(left_out) > SHOWN_FAULTS else ""
+        rows = quarantine.head(SHOWN_FAULTS).iter_rows(named=True)
+        shown = [f"{row['image_id']}: {row['reason']} ({row['detail']})" for row in rows]
+        more = f"; and {quarantine.height - SHOWN_FAULTS} more" if quarantine.height > SHOWN_FAULTS else ""
         raise ConfigError(f"dataset {card.id!r}: {'; '.join(faults)}. Left out: {'; '.join(shown) or 'none'}{more}.")
 
 

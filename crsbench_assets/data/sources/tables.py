@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from crsbench_assets.config.cards import PRIMARY, DatasetCard, Source
 from crsbench_assets.config.errors import ConfigError
-from crsbench_assets.data.cohort import Cohort
+from crsbench_assets.data.cohort import Cohort, CohortError
 from crsbench_assets.data.integrity import file_faults
 
 if TYPE_CHECKING:
@@ -42,14 +42,17 @@ class Faults:
         """Keep clauses for the sentence."""
         self.found += clauses
 
-    def refuse(self) -> None:
+    def refuse(self, readable: Cohort | None = None) -> None:
         """Raise the sentence where anything was found.
 
+        Args:
+            readable: what was read in spite of the faults.
+
         Raises:
-            ConfigError: with every clause.
+            CohortError: with every clause.
         """
         if self.found:
-            raise ConfigError(f"{self.place}: {'; '.join(self.found)}.")
+            raise CohortError(f"{self.place}: {'; '.join(self.found)}.", readable)
 
 
 def place_of(where: Path, card: DatasetCard, source_id: str) -> str:
@@ -223,7 +226,7 @@ def cohort_of(card: DatasetCard, faults: Faults, rows: Cohort) -> Cohort:
             looked for.
 
     Raises:
-        ConfigError: every fault: those given, no file at all, classes without an image.
+        CohortError: every fault: those given, no file at all, classes without an image.
     """
     import dataclasses
 
@@ -247,5 +250,25 @@ def cohort_of(card: DatasetCard, faults: Faults, rows: Cohort) -> Cohort:
         empty = [name for name, n in zip(card.classes, n_positive.tolist(), strict=True) if n == 0]
         if empty:
             faults.add(f"no image of class {', '.join(empty)}; expected at least one of every class of the card")
-    faults.refuse()
-    return dataclasses.replace(rows, left_out=[*rows.left_out, *lost])
+    cohort = dataclasses.replace(rows, left_out=[*rows.left_out, *lost])
+    if faults.found:
+        faults.refuse(_with_distinct_ids(cohort))
+    return cohort
+
+
+def _with_distinct_ids(cohort: Cohort) -> Cohort:
+    """Return the rows of a refused cohort that have an id, and of several with one id the first."""
+    first: dict[str | None, int] = {}
+    for i, image_id in enumerate(cohort.image_ids):
+        first.setdefault(image_id or None, i)
+    rows = [i for image_id, i in first.items() if image_id is not None]
+    return Cohort(
+        image_ids=[cohort.image_ids[i] for i in rows],
+        groups=[cohort.groups[i] for i in rows],
+        declared_split=[cohort.declared_split[i] for i in rows],
+        labels=cohort.labels[rows],
+        left_out=[row for row in cohort.left_out if row[0]],
+        paths=None if cohort.paths is None else [cohort.paths[i] for i in rows],
+        root=cohort.root,
+        stated=None if cohort.stated is None else cohort.stated[rows],
+    )
