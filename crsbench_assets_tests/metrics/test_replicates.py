@@ -173,13 +173,13 @@ def test_intervals_by_hand():
     # 0 .. 100 in hundredths: mean .5, percentiles .025 and .975
     values = np.arange(101) / 100
     assert percentile_interval(values) == (pytest.approx(0.025), pytest.approx(0.975), None)
-    # From .3: the excess .2 is .2 / (sqrt(2) - 1) = .483 of bias, and .3 - .483 - .475 < 0; above .3 + .3 - .025.
-    assert ece_interval(values, 0.3) == (0.0, pytest.approx(0.575), None)
-    # From .8 there is no excess: .8 - .475, and .8 + .8 - .025 > 1.
-    assert ece_interval(values, 0.8) == (pytest.approx(0.325), 1.0, None)
-    # Replicates of a tenth of the width, .45 to .55 around .5, from .49: .49 - .01 / (sqrt(2) - 1) - .0475.
-    low, high, reason = ece_interval(0.45 + values / 10, 0.49)
-    assert (low, high, reason) == (pytest.approx(0.49 - 0.0241421 - 0.0475, abs=1e-6), pytest.approx(0.5275), None)
+    # From .3: 2 x .09 - .975^2 < 0, and sqrt(2 x .09 - .025^2).
+    assert ece_interval(values, 0.3) == (0.0, pytest.approx(0.423527, abs=1e-6), None)
+    # From .8: sqrt(2 x .64 - .975^2), and sqrt(2 x .64 - .025^2) > 1.
+    assert ece_interval(values, 0.8) == (pytest.approx(0.573912, abs=1e-6), 1.0, None)
+    # All replicates below sqrt(2) x .2: nothing but noise is known, and the upper end is what is left of it.
+    low, high, reason = ece_interval(0.25 + values / 20, 0.2)
+    assert (low, high, reason) == (0.0, pytest.approx(0.129898, abs=1e-6), None)
 
 
 @pytest.mark.parametrize(("n_missing", "reason"), [(5, None), (6, "unstable")])

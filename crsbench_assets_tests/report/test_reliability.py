@@ -33,7 +33,7 @@ def diagrams_of(part: DatasetDiagrams) -> dict[tuple[str, str], Diagram]:
         ("probe: not_converged", "a probe did not reach the certified gap (probe: not_converged)"),
         (
             "no_labels, no_positive",
-            "no known label among the test images; no positive image among the test images (no_labels, no_positive)",
+            "no known label among the images; no positive image among the test images (no_labels, no_positive)",
         ),
         ("extract: the disk is full: free space", "extract: the disk is full: free space"),
         ("", "no reason is recorded"),

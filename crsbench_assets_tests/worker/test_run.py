@@ -41,8 +41,8 @@ GOLDEN = {
     "predictions": "e775556854560bc97257d2ae6963494c",
     "reliability_bins": "41314102cc523eec25c09784a9fcbc92",
     "label_metrics": "7879989e0445b2979f9fe2ef1c613e45",
-    "run_records": "bb84e4132e111420e5fd49bc31975954",
-    "seed_aggregates": "5941dda29d274425aa318d88b10d8e71",
+    "run_records": "bc57124fa2d7a39a8ebd3f5e02dfeee0",
+    "seed_aggregates": "2e2b595c4bcf151158dd5cb0cd86c5d8",
     "cell_axes": "1a2d3a0b4b2bd5900b83de2cd06b37c5",
 }
 """Content hashes of the tables behind one cell, floats rounded (:func:`rounded`)."""
