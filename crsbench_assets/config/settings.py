@@ -80,6 +80,7 @@ encoders: []             # active catalogue cards; cards in encoders/ are active
 datasets: []
 retired: []
 roots: {{}}                # dataset or shift id: folder of its official layout
+weights: {{}}              # encoder id: file or folder with its weights; see docs/add-an-encoder.md
 agreements: {{}}           # agreement: {{accepted_by: ..., accepted_on: ...}}
 caps: {{}}
 device: auto             # auto | cpu | cuda | cuda:1 | mps

@@ -1,0 +1,104 @@
+"""An encoder by a card alone, as docs/add-an-encoder.md says: added, its weights found, its contract held."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import timm
+import yaml
+from huggingface_hub import constants
+from safetensors.torch import save_file
+
+import crsbench_assets
+from crsbench_assets.cli import main
+from crsbench_assets.config.registry import catalog_ids
+from crsbench_assets.operations.doctor import examine
+from crsbench_assets.storage.layout import HomeLayout
+
+PAGE = Path(crsbench_assets.__file__).parents[1] / "docs" / "add-an-encoder.md"
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path, tiny_home):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.file_download.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no_token"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def command(*words):
+        monkeypatch.setattr(sys, "argv", ["crsbench", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return command
+
+
+def states(run, home: HomeLayout):
+    code, out, _ = run("weights", "status", "--format", "json", "--home", str(home.root))
+    assert code == 0
+    return {row["encoder_id"]: row for row in json.loads(out)}
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_a_card_and_nothing_else(run, tiny_home, tmp_path):
+    (text,) = blocks("yaml")
+    (tmp_path / "vit_tiny.yaml").write_text(text)
+    commands = [line.partition("#")[0].split() for line in blocks("sh")[0].splitlines()]
+    assert [words[:3] for words in commands] == [
+        ["crsbench", "encoders", "add"],
+        ["crsbench", "weights", "status"],
+        ["crsbench", "encoders", "check"],
+    ]
+    add, status, check = ([*words[1:-1], str(tiny_home.root)] for words in commands)
+    assert run(*add)[0] == 0
+    code, out, _ = run(*status)
+    assert code == 0 and "vit_tiny" in out
+    row = states(run, tiny_home)["vit_tiny"]
+    assert (row["state"], row["expected"]) == ("missing", "timm/vit_tiny_patch16_224.augreg_in21k")
+    code, _, err = run(*check)
+    assert code == 1 and "the hub cannot be reached" in err and err.count("\n") == 1
+
+    folder = tiny_home.root / "weights" / "vit_tiny"
+    folder.mkdir(parents=True)
+    name = yaml.safe_load(text)["weights"]["hub_id"].removeprefix("timm/")
+    save_file(timm.create_model(name, pretrained=False).state_dict(), folder / "model.safetensors")
+    assert states(run, tiny_home)["vit_tiny"]["found"] == str(folder / "model.safetensors")
+    for golden in ("recorded in", "cosine with the recorded vector 1.000000"):
+        code, out, _ = run(*check)
+        assert code == 0, out
+        assert golden in " ".join(out.split())
+    assert {f.check: f.verdict for f in examine(tiny_home)}["weights of vit_tiny"] == "ok"
+
+
+def test_what_a_home_names_and_every_state(run, tiny_home, tmp_path):
+    named = tmp_path / "mounted" / "panderm.pth"
+    named.parent.mkdir()
+    named.write_bytes(b"weights")
+    text = re.sub(r"^weights:.*\n", "", tiny_home.settings.read_text(), flags=re.MULTILINE)
+    tiny_home.settings.write_text(f"{text}weights: {{panderm: {named}, rad_dino: {tmp_path}/unmounted}}\n")
+    by_hand = tiny_home.root / "weights" / "chexzero"
+    by_hand.mkdir(parents=True)
+    (by_hand / "best_64_5e-05_original_22000_0.864.pt").write_bytes(b"other weights")
+    found = states(run, tiny_home)
+    assert set(found) == set(catalog_ids("encoders"))
+    expected = {"panderm": "present", "rad_dino": "missing", "chexzero": "corrupt", "medgemma": "gated"}
+    expected |= {"resnet50": "missing", "retfound": "gated"}
+    assert {name: found[name]["state"] for name in expected} == expected
+    assert all(row["remedy"] and "\n" not in row["remedy"] for row in found.values() if row["state"] != "present")
+    assert found["panderm"]["found"] == str(named)
+    assert run("encoders", "add", "medgemma", "--home", str(tiny_home.root))[0] == 0
+    verdict = {f.check: (f.verdict, f.remedy) for f in examine(tiny_home)}["weights of medgemma"]
+    assert verdict[0] == "blocker" and "https://huggingface.co/google/medgemma-4b-it" in verdict[1]
