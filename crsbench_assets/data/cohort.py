@@ -189,7 +189,7 @@ def images_frame(
     raw_groups: dict[str, set[str]] = {}
     for i in rows:
         raw_groups.setdefault(groups[i], set()).add(cohort.groups[i])
-    labels = pl.Series("labels", cohort.labels[rows].tolist(), dtype=pl.List(pl.Int8))
+    labels = pl.Series("labels", cohort.labels[rows], dtype=pl.Array(pl.Int8, cohort.labels.shape[1])).arr.to_list()
     return pl.DataFrame(
         {
             "dataset_id": pl.Series([dataset_id] * len(rows), dtype=pl.String),

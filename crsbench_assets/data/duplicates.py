@@ -177,11 +177,13 @@ def pictures(checks: Sequence[ImageCheck]) -> Pictures:
     for check in checks:
         if check.pixel_hash is not None and number.setdefault(check.pixel_hash, len(shown)) == len(shown):
             shown.append(check.thumbnail)
+    if not shown:
+        return Pictures([None] * len(checks), [None] * len(checks))
     thumbnails = np.frombuffer(b"".join(shown), dtype=np.uint8).reshape(-1, THUMBNAIL_PX, THUMBNAIL_PX)
     hashes = perceptual_hashes(thumbnails)
     links = same_pictures(hashes, thumbnails)
     graph = coo_array((np.ones(len(links), dtype=np.int8), (links[:, 0], links[:, 1])), shape=(len(shown), len(shown)))
-    component = connected_components(graph, directed=False)[1].tolist() if shown else []
+    component = connected_components(graph, directed=False)[1].tolist()
     in_order: dict[int, int] = {}
     index = [in_order.setdefault(c, len(in_order)) for c in component]
     text = [f"{value:016x}" for value in hashes.tolist()]

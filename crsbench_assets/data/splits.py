@@ -285,14 +285,14 @@ def is_feasible(
         >>> [is_feasible(frame, ["a", "b"], labels, f, is_multi_label=False) for f in (0.5, 1.0)]
         [False, True]
     """
-    row_of = {image_id: row for row, image_id in enumerate(ids)}
-    for _, of_seed in frame.group_by("seed"):
-        train = of_seed.filter(pl.col("split") == TRAIN).get_column("image_id")
+    row_of = pl.DataFrame({"image_id": list(ids)}, schema={"image_id": pl.String}).with_row_index("row")
+    known = frame.join(row_of, on="image_id", how="left")
+    for _, of_seed in known.group_by("seed"):
+        train = of_seed.filter(pl.col("split") == TRAIN)
         n_needed = labels.shape[1]
         if is_multi_label:
-            rows = np.array([row_of[image_id] for image_id in train], dtype=np.int64)
-            n_needed = int((labels[rows] == 1).any(axis=0).sum())
-        if fraction_size(len(train), fraction) < max(n_needed, 1):
+            n_needed = int((labels[train.get_column("row").to_numpy()] == 1).any(axis=0).sum())
+        if fraction_size(train.height, fraction) < max(n_needed, 1):
             return False
     return not frame.is_empty()
 

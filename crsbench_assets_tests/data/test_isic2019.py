@@ -134,6 +134,11 @@ def test_a_root_that_is_absent_or_not_named_says_what_to_do(tmp_path: Path) -> N
     assert "add `roots: {tiny: FOLDER}` to crsbench.yaml" in refusal(card(None))
 
 
+def test_a_zipped_root_is_to_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "ISIC_2019.zip").write_bytes(b"PK")
+    assert refusal(card(tmp_path / "ISIC_2019.zip")).endswith("unpack ISIC_2019.zip and let the root name the folder.")
+
+
 def test_an_absent_file_is_left_out_and_moves_nobody(root: Path) -> None:
     before = read(root)
     (root / IMAGES / "ISIC_0000003.jpg").unlink()

@@ -74,6 +74,11 @@ def official_root(card: DatasetCard, source: Source, source_id: str) -> tuple[Pa
             "crsbench.yaml."
         )
     root = Path(source.root)
+    if root.is_file():
+        raise ConfigError(
+            f"{place_of(root, card, source_id)}: it is a file; expected the folder that holds the official files of "
+            f"{source.layout}: unpack {root.name} and let the root name the folder."
+        )
     if not root.is_dir():
         raise ConfigError(
             f"{place_of(root, card, source_id)}: there is no such folder; expected the one that holds the official "
