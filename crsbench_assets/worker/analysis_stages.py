@@ -147,7 +147,8 @@ def shift_of_institution(context: StageContext) -> StageOutput:
     """Return macro AUROC at home and at the other institution, of every encoder; no panel takes part."""
     labels, records = context.read_all("label_metrics"), context.read_all("run_records")
     encoders, datasets = context.read_all("encoders"), context.read_all("datasets")
-    scored = encoders_frame(context.project)
+    # a card that came since the others were described is for the run that describes it
+    scored = encoders_frame(context.project).join(encoders, on="encoder_id", how="semi")
     rows = institutional_shift(labels, records, encoders, datasets, scored, context.protocol.seeds)
     return StageOutput({"institutional_shift": rows})
 

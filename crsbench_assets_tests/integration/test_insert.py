@@ -18,7 +18,16 @@ from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.project import open_project
 from crsbench_assets.tables.analyses import ANALYSIS_TABLES
 from crsbench_assets.tables.registry import TABLES
-from crsbench_assets_tests.integration.homes import STANDING, exact_rows, moved_columns, pointers, table_rows
+from crsbench_assets.worker.run import run_stage
+from crsbench_assets_tests.integration.homes import (
+    STANDING,
+    add_encoder,
+    copy_home,
+    exact_rows,
+    moved_columns,
+    pointers,
+    table_rows,
+)
 
 POOLED = {table for stage in stages_of("whole") for table in stage.tables}
 
@@ -29,6 +38,18 @@ def test_every_earlier_row_has_the_same_bits(filled: HomeLayout, extended: HomeL
     earlier = after.filter(pl.col("encoder_id") != "enc-a")
     assert before.height and after.height > earlier.height, "the new encoder has rows"
     assert exact_rows(earlier) == exact_rows(before)
+
+
+def test_a_card_that_comes_while_a_pooled_stage_runs_waits_for_the_next_run(filled: HomeLayout, tmp_path: Path) -> None:
+    layout = copy_home(filled, tmp_path / "home")
+    before = pointers(layout)
+    add_encoder(layout, "enc-a")
+    project = open_project(layout.root)
+    for stage in stages_of("whole"):
+        if not stage.is_on_request and "describe" not in stage.name:
+            run_stage(project, stage, ())
+    after = pointers(layout)
+    assert after["institutional_shift"].content_hash == before["institutional_shift"].content_hash
 
 
 @pytest.mark.parametrize("table", ["ranks", *sorted(POOLED & {spec.name for spec in ANALYSIS_TABLES})])
