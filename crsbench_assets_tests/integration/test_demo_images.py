@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +13,6 @@ from crsbench_assets.storage.project import open_project
 from crsbench_assets_tests.integration.test_real_vectors import crsbench
 
 pytestmark = pytest.mark.slow  # a hundred seconds of computation on two cores
-
-DEMO_LIMIT_S = 120
-"""What the project promises for two cores that have nothing else to do; printed, not asserted."""
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """The home, and what the command printed."""
-    home = tmp_path_factory.mktemp("demo") / "home"
-    started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "crsbench_assets.cli", "demo", "--home", str(home)],
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    print(f"demo: {time.monotonic() - started:.0f} s (promised: {DEMO_LIMIT_S} s on two idle cores)")
-    assert done.returncode == 0, done.stdout + done.stderr
-    yield home, done.stdout
 
 
 def rows(home: Path, query: str) -> list[dict[str, Any]]:
