@@ -283,6 +283,14 @@ def bench_corruptions() -> None:
     commands.bench("corruptions")
 
 
+@bench_app.command("images")
+def bench_images() -> None:
+    """Decode and hashes of 5,000 small images against a bare decode."""
+    from crsbench_assets.cli import commands
+
+    commands.bench("images")
+
+
 @bench_app.command("metrics")
 def bench_metrics() -> None:
     """AUROC, ECE, Brier score and bootstrap against scikit-learn and torchmetrics."""

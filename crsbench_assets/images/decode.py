@@ -30,6 +30,9 @@ FaultReason = Literal["unreadable", "too_small"]
 # Pillow's own limit (89 million, an error from twice that) would refuse large radiographs before ours is asked.
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS
 
+_EXIF_KEYS = frozenset({"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"})
+"""Where Pillow keeps what may hold an orientation; a TIFF has it among its tags."""
+
 _SIXTEEN_BIT_FORMATS = ("PNG", "PPM", "JPEG2000")  # where mode I holds 0 to 65,535, whatever the image's own range
 _TIFF_BITS_PER_SAMPLE, _TIFF_PHOTOMETRIC, _TIFF_WHITE_IS_ZERO = 258, 262, 0
 
@@ -138,7 +141,8 @@ def _eight_bit(image: Image.Image) -> NDArray[np.uint8]:
         return np.take(levels, np.asarray(ImageOps.exif_transpose(image)))
     if mode not in ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"):
         raise ImageFault("unreadable", f"pixels of mode {mode} in a {image.format} file have no stated 8-bit range")
-    ImageOps.exif_transpose(image, in_place=True)
+    if image.format == "TIFF" or not _EXIF_KEYS.isdisjoint(image.info):  # to look for none costs a tenth of a decode
+        ImageOps.exif_transpose(image, in_place=True)
     if image.has_transparency_data:
         return _on_black(image.convert("LA" if mode in ("1", "L", "LA", "La") else "RGBA"))
     wanted = "L" if mode in ("1", "L") or _has_grey_palette(image) else "RGB"

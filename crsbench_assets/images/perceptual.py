@@ -31,8 +31,10 @@ def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     Args:
         pixels: uint8 (h, w) grey or (h, w, 3) RGB; grey is ITU-R 601 luma.
     """
-    small = cv2.resize(pixels, (THUMBNAIL_PX, THUMBNAIL_PX), interpolation=cv2.INTER_AREA)
-    return np.asarray(small if small.ndim == 2 else cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
+    cv2.setNumThreads(1)  # workers and threads are the caller's; more here would only spin
+    grey = pixels if pixels.ndim == 2 else cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
+    small = cv2.resize(grey, (THUMBNAIL_PX, THUMBNAIL_PX), interpolation=cv2.INTER_AREA)
+    return np.asarray(small, dtype=np.uint8)
 
 
 def perceptual_hashes(thumbnails: NDArray[np.uint8]) -> NDArray[np.uint64]:

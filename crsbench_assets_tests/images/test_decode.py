@@ -145,6 +145,14 @@ def test_orientation_is_applied(orientation: int) -> None:
     np.testing.assert_array_equal(decode(file_of(COLOUR, "PNG", exif=exif)), turned[orientation])
 
 
+@pytest.mark.parametrize(("kind", "options"), [("JPEG", {}), ("TIFF", {}), ("WEBP", {"lossless": True})])
+def test_every_format_that_can_state_an_orientation_is_turned(kind: str, options: dict[str, bool]) -> None:
+    exif = Image.Exif()
+    exif[274] = 6
+    straight, turned = (decode(file_of(COLOUR, kind, **options, **more)) for more in ({}, {"exif": exif}))
+    np.testing.assert_array_equal(turned, np.rot90(straight, -1))
+
+
 def test_the_first_image_of_an_animation() -> None:
     frames = [solid("L", level) for level in (10, 200)]
     for kind in ("GIF", "PNG", "TIFF"):
