@@ -20,6 +20,7 @@ from crsbench_assets.config.cards import EncoderCard
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.randomness import keyed_generator
 from crsbench_assets.encoders.networks import ImageEncoder, load_encoder
+from crsbench_assets.encoders.weights import hub_repository, local_weights
 from crsbench_assets.images.preprocess import prepare
 from crsbench_assets.storage.files import read_json, replace_json
 
@@ -76,6 +77,7 @@ def contract(card: EncoderCard, device: str = "cpu") -> list[Check]:
         *_difference(vectors),
         *_short_type(encoder, images[:2], vectors[:2]),
         *_stock(card),
+        *_revision(card),
     ]
     has_failed = any(check.verdict == "failed" for check in checks)
     return [*checks, _golden(card, vectors[0], may_record=not has_failed)]
@@ -172,6 +174,17 @@ def _stock(card: EncoderCard) -> Iterator[Check]:
         yield Check("differs from stock", "not checked", found)
     else:
         yield Check("differs from stock", "ok", f"not equal to {card.weights.differs_from}")
+
+
+def _revision(card: EncoderCard) -> Iterator[Check]:
+    """Say which commit of the hub was loaded where the card pins none: tomorrow's may be another."""
+    assert card.weights is not None
+    if card.weights.revision is not None or hub_repository(card.weights) is None:
+        return
+    parts = local_weights(card, may_download=False).files[0].parts
+    if "snapshots" in parts:  # in the hub's cache the folder of that name holds one folder per commit
+        commit = parts[parts.index("snapshots") + 1]
+        yield Check("revision", "not checked", f"the card pins none; write `revision: {commit}`, which was loaded")
 
 
 def _golden(card: EncoderCard, vector: NDArray[np.float32], *, may_record: bool) -> Check:

@@ -69,7 +69,7 @@ def medsiglip_as_its_page_resizes(card):
     """Bilinear without antialiasing, as tf.image.resize does."""
 
     def transform(image):
-        pixels = torch.from_numpy(np.asarray(image)).permute(2, 0, 1)[None].float()
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float()
         resized = torch.nn.functional.interpolate(pixels, (448, 448), mode="bilinear", align_corners=False)[0]
         return resized / 127.5 - 1.0
 

@@ -20,6 +20,7 @@ from huggingface_hub.errors import (
 )
 
 from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.encoders.contract import contract
 from crsbench_assets.encoders.networks import load_encoder
 from crsbench_assets.encoders.weights import WeightsError, hub_repository, local_weights, weights_state
 from crsbench_assets_tests.encoders.fixtures import card as demo_card
@@ -87,6 +88,9 @@ def test_the_hubs_cache_is_read_offline_at_the_pinned_revision(encoder_id, tmp_p
     assert weights_state(card).state == "present"
     assert {path.parent for path in local_weights(card).files} == {snapshot}
     assert np.array_equal(load_encoder(card).encode(images), expected)
+    lines = {check.name: check for check in contract(with_weights(card, revision=None))}
+    assert f"write `revision: {COMMIT}`" in lines["revision"].found
+    assert "revision" not in {check.name for check in contract(card)}
     other = with_weights(card, revision=COMMIT[::-1])
     assert weights_state(other).state in ("missing", "gated")
 
