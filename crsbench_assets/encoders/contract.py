@@ -189,7 +189,7 @@ def _revision(card: EncoderCard) -> Iterator[Check]:
 
 def _golden(card: EncoderCard, vector: NDArray[np.float32], *, may_record: bool) -> Check:
     if card.place is None:
-        return Check("golden vector", "not checked", "weights outside of a home have no place for one")
+        return Check("golden vector", "not checked", "controls and cards outside of a home have no place for one")
     path = Path(card.place.cache) / "golden.json"
     identity = content_hash(card.identity)
     known = read_json(path)
