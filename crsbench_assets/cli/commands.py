@@ -103,8 +103,8 @@ def show_plan(home: Path | None, *, as_json: bool) -> None:
         rows = [(task["state"], " x ".join(task["partition"]) or "all", task["stage"], task["why"]) for task in tasks]
         show_rows(("state", "partition", "stage", "why"), rows)
         say(
-            f"Due: {due['n_cells']} cell(s), {number(due['n_images'])} images, {number(due['n_passes'])} passes through "
-            f"encoders, {due['n_fits']:,} fits; time: {duration(due['seconds'])}; disk: {size(due['n_bytes'])}."
+            f"Due: {due['n_cells']} cell(s), {number(due['n_images'])} images, {number(due['n_passes'])} passes "
+            f"through encoders, {due['n_fits']:,} fits; time: {duration(due['seconds'])}; disk: {size(due['n_bytes'])}."
         )
     for sentence in blocked_sentences(found):
         say(f"cannot be computed: {sentence}")

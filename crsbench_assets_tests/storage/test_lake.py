@@ -116,8 +116,10 @@ def test_a_damaged_file_is_repaired_by_the_same_rows(lake: Lake, damage: str) ->
 
 def test_rows_that_differ_in_a_volatile_column_get_a_file_of_their_own(lake: Lake) -> None:
     def images(salted: str) -> pl.DataFrame:
-        row = ("tiny", "primary", "a", 0, salted, None, [1, 0], None, None, None, None, None, "no_images")
-        return pl.DataFrame([row], schema=TABLES["images"].polars_schema(), orient="row")
+        schema = TABLES["images"].polars_schema()
+        row = dict.fromkeys(schema) | {"dataset_id": "tiny", "source_id": "primary", "image_id": "a", "group_index": 0}
+        row |= {"group_id": salted, "n_groups_joined": 1, "labels": [1, 0], "file_reason": "no_images"}
+        return pl.DataFrame([row], schema=schema)
 
     first = lake.commit("images", KEY, images("salt one"), PROVENANCE)
     (path,) = lake.files("images", KEY)
