@@ -135,22 +135,20 @@ def materialize(watched: Watched, table: str, *, is_warned: bool = False) -> Pag
     return page
 
 
-def shown_after_reloads(page: Page, text: str) -> Locator:
-    """Return where a page shows a text; an open page does not always ask for the metadata of a run that ends."""
-    found = page.get_by_text(text).first
+def shown_after_reloads(page: Page, found: Locator) -> Locator:
+    """Return what a page shows at last; an open page does not always ask for the metadata of a run that ended."""
     deadline = time.monotonic() + CELL_RUN_MS / 1000
     while time.monotonic() < deadline:
         with suppress(AssertionError):
             expect(found).to_be_visible(timeout=10_000)
             return found
         page.reload()
-    raise AssertionError(f"{page.url} never showed {text}")
+    raise AssertionError(f"{page.url} never showed {found}")
 
 
 def test_ranks_have_a_plot_and_the_report_is_where_its_asset_says(watched: Watched) -> None:
     page = materialize(watched, "ranks")
-    plot = page.get_by_alt_text("rank against panel base").first
-    expect(plot).to_be_visible(timeout=CELL_RUN_MS)
+    plot = shown_after_reloads(page, page.get_by_alt_text("rank against panel base").first)
     plot.scroll_into_view_if_needed()
     assert plot.evaluate("image => image.naturalWidth") > 0
     keep_picture(page, "dagster/ranks-plot")
@@ -158,9 +156,9 @@ def test_ranks_have_a_plot_and_the_report_is_where_its_asset_says(watched: Watch
     page.get_by_role("link", name="the report").click()
     expect(page.get_by_text("one HTML file that asks no host for anything").first).to_be_visible()
     page = materialize(watched, "warehouse", is_warned=True)  # a copied home is published anew
-    shown_after_reloads(page, str(watched.layout.root))
+    shown_after_reloads(page, page.get_by_text(str(watched.layout.root)).first)
     page = materialize(watched, "report")
-    path = shown_after_reloads(page, str(watched.layout.root / "reports" / "report.html"))
+    path = shown_after_reloads(page, page.get_by_text(str(watched.layout.root / "reports" / "report.html")).first)
     keep_picture(page, "dagster/report")
     page.goto(f"file://{path.inner_text()}")
     expect(page.locator("#leaderboard")).to_be_visible()
