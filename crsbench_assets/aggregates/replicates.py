@@ -13,8 +13,8 @@ draw of a dataset's test groups for every encoder, seed, fraction and condition,
 paired. The shift target has groups of its own, drawn independently; replicate b holds one draw of each.
 
 An ECE is biased upward, and its replicates once more, so those of calibration lie below the axis. Much of it cancels in
-the difference of two encoders; whoever sets them against a fixed value takes it off, as ``metrics.replicates`` does by
-reflecting the interval.
+the difference of two encoders; whoever sets them against a fixed value takes it off, as ``metrics.replicates`` does in
+the interval of an ECE.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from crsbench_assets.report.figures.reliability import GRID_COLOUR, RULE_COLOUR
+from crsbench_assets.report.figures.reliability import GRID_COLOUR, PLOT_LAYOUT, RULE_COLOUR
 from crsbench_assets.report.words import heading, spoken
 
 if TYPE_CHECKING:
@@ -321,15 +321,9 @@ def _layout(figure: Figure, rows: pl.DataFrame, all_rows: pl.DataFrame) -> dict[
         bounds = (figure.low, figure.high) if is_named else ("", "")
         xaxis["range"] = _range(all_rows, figure.x, *bounds, zero=figure.kind == "bars")
     layout = go.Layout(
-        autosize=True,
+        **PLOT_LAYOUT,
         height=height,
         margin={"l": 48, "r": 12, "t": 8, "b": 44},
-        font={"size": 11, "family": "system-ui, sans-serif"},
-        paper_bgcolor="rgba(0, 0, 0, 0)",
-        plot_bgcolor="rgba(0, 0, 0, 0)",
-        showlegend=False,
-        hovermode="closest",
-        dragmode=False,  # a finger on a plot scrolls the page
         scattermode="group" if figure.kind == "intervals" else "overlay",
         xaxis=xaxis,
         yaxis=yaxis,

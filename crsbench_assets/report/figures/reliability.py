@@ -27,6 +27,17 @@ POINT_COLOUR = "#3578c6"
 RULE_COLOUR = "#7d8590"
 GRID_COLOUR = "rgba(125, 133, 144, 0.25)"
 
+PLOT_LAYOUT: dict[str, Any] = {
+    "autosize": True,
+    "font": {"size": 11, "family": "system-ui, sans-serif"},
+    "paper_bgcolor": "rgba(0, 0, 0, 0)",
+    "plot_bgcolor": "rgba(0, 0, 0, 0)",
+    "showlegend": False,
+    "hovermode": "closest",
+    "dragmode": False,  # a finger on a plot scrolls the page
+}
+"""What every plot of the report has in common."""
+
 
 @dataclass(frozen=True)
 class Diagram:
@@ -194,14 +205,8 @@ def _layout(counts: list[int]) -> dict[str, Any]:
         "ticktext": [f"{decade // 1000}k" if decade >= 1000 else str(decade) for decade in decades],
     }
     layout = go.Layout(
-        autosize=True,
+        **PLOT_LAYOUT,
         margin={"l": 46, "r": 8, "t": 6, "b": 38},
-        font={"size": 11, "family": "system-ui, sans-serif"},
-        paper_bgcolor="rgba(0, 0, 0, 0)",
-        plot_bgcolor="rgba(0, 0, 0, 0)",
-        showlegend=False,
-        hovermode="closest",
-        dragmode=False,  # a finger on a plot scrolls the page
         bargap=0.1,
         xaxis=unit | {"title": {"text": "stated", "standoff": 4}, "anchor": "y2"},
         yaxis=unit | {"title": {"text": "observed", "standoff": 4}, "domain": [0.3, 1]},
