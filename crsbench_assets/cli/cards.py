@@ -168,7 +168,7 @@ def check_dataset(home: Path | None, identifier: str) -> None:
 
     Where its tables have faults, its files are looked at all the same, and no splits are drawn.
     """
-    from crsbench_assets.data.cohort import readable_cohorts
+    from crsbench_assets.data.cohort import closed_in_words, readable_cohorts
     from crsbench_assets.data.duplicates import components_in_words, oversized_components
     from crsbench_assets.data.statistics import unexpected_counts
     from crsbench_assets.planning.stages import stage_named
@@ -180,6 +180,8 @@ def check_dataset(home: Path | None, identifier: str) -> None:
     cohorts, faults = readable_cohorts(card, settings.label_policy, settings.agreements)
     if not cohorts:
         raise ConfigError(" ".join(faults))
+    for source_id in card.sources.keys() - card.open_sources(settings.agreements).keys():
+        say(f"not read: shift target {source_id}: it {closed_in_words(card, source_id)}")
     context = StageContext(project, stage_named("index"), (identifier,), inputs_hash="check")
     images, quarantine = look_at(context, cohorts)
     for row in quarantine.sort("source_id", "image_id").iter_rows(named=True):

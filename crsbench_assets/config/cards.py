@@ -7,6 +7,7 @@ loads what a card names (``encoders``, ``data.sources``).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -205,6 +206,10 @@ class EncoderCard(_Card):
     exposure: dict[str, Exposure] = {}
     """Dataset or shift id -> whether its images were in the pretraining."""
     licence: str | None = None
+    non_commercial: bool = False
+    """Whether the licence of the weights forbids commercial use."""
+    same_encoder_as: tuple[CardId, ...] = ()
+    """Encoders that are this one at another input or inside another model, so that the two are not independent."""
     not_applicable: dict[str, str] = {}
     """Dataset id -> why this encoder has no cell there."""
     weights: WeightsSource | None = None
@@ -291,6 +296,8 @@ class ShiftTarget(_Card):
     name: str
     source: Source
     agreement: str | None = None
+    access: str | None = None
+    """How somebody gets the data and accepts the agreement, with the page."""
     licence: str | None = None
 
     @field_validator("id")
@@ -316,7 +323,9 @@ class DatasetCard(_Card):
     description: str = ""
     agreement: str | None = None
     """Name of the agreement that must be recorded in ``crsbench.yaml`` before anything is read; a shift target has its
-    own."""
+    own, and without it everything else is computed."""
+    access: str | None = None
+    """How somebody gets the data and accepts the agreement, with the page."""
     licence: str | None = None
     expected_n_images: int | None = None
     expected_n_positive: dict[str, int] | None = None
@@ -341,6 +350,21 @@ class DatasetCard(_Card):
     def sources(self) -> dict[str, Source]:
         """The cohort's own source and that of its shift target, by source id."""
         return {PRIMARY: self.source} | ({self.shift.id: self.shift.source} if self.shift else {})
+
+    @property
+    def agreements(self) -> dict[str, str]:
+        """The agreement that a source needs, by source id; absent where it needs none."""
+        named = {PRIMARY: self.agreement} | ({self.shift.id: self.shift.agreement} if self.shift else {})
+        return {source_id: agreement for source_id, agreement in named.items() if agreement}
+
+    def open_sources(self, agreements: Collection[str]) -> dict[str, Source]:
+        """Return the sources that may be read, by source id: those whose agreement is recorded, or that need none.
+
+        Args:
+            agreements: names of the agreements that the home's settings record.
+        """
+        closed = {source_id for source_id, agreement in self.agreements.items() if agreement not in agreements}
+        return {source_id: source for source_id, source in self.sources.items() if source_id not in closed}
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crsbench_assets.config.cards import DatasetCard, Source
+from crsbench_assets.config.cards import PRIMARY, DatasetCard, Source
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.settings import LabelPolicy
 from crsbench_assets.data.integrity import ImageCheck, joined_groups
@@ -83,7 +83,7 @@ class CohortError(ConfigError):
 
 
 def read_cohorts(card: DatasetCard, policy: LabelPolicy, agreements: Collection[str] = ()) -> dict[str, Cohort]:
-    """Return the cohorts of a dataset by source id: ``primary``, and its shift target where it has one.
+    """Return the cohorts of a dataset by source id: ``primary``, and its shift target where one may be read.
 
     Args:
         card: the dataset.
@@ -91,8 +91,8 @@ def read_cohorts(card: DatasetCard, policy: LabelPolicy, agreements: Collection[
         agreements: names of the agreements that the home's settings record.
 
     Raises:
-        ConfigError: an agreement that the card or its shift target names is not recorded, and nothing was read; or a
-            file is absent or not as the card says, with every fault, in one sentence per source.
+        ConfigError: the agreement that the card names is not recorded, and nothing was read; or a file is absent or
+            not as the card says, with every fault, in one sentence per source.
     """
     cohorts, faults = readable_cohorts(card, policy, agreements)
     if faults:
@@ -105,7 +105,8 @@ def readable_cohorts(
 ) -> tuple[dict[str, Cohort], list[str]]:
     """Return what can be read of a dataset's sources, and one sentence per source with faults.
 
-    A source with faults may still be among the cohorts: so that its files can be looked at in the same run.
+    A source with faults may still be among the cohorts: so that its files can be looked at in the same run. A shift
+    target whose agreement is not recorded is not among them: it is not read, and everything else is.
 
     Args:
         card: the dataset.
@@ -113,17 +114,12 @@ def readable_cohorts(
         agreements: names of the agreements that the home's settings record.
 
     Raises:
-        ConfigError: an agreement is not recorded, and nothing was read.
+        ConfigError: the dataset's own agreement is not recorded, and nothing was read.
     """
-    wanted = [card.agreement, card.shift.agreement if card.shift else None]
-    missing = [name for name in wanted if name and name not in agreements]
-    if missing:
-        raise ConfigError(
-            f"dataset {card.id!r} may be read once crsbench.yaml records the agreement {' and '.join(missing)}: accept "
-            f"it with its owner, then add `agreements: {{{missing[0]}: {{accepted_by: NAME, accepted_on: DATE}}}}`."
-        )
+    if card.agreement is not None and card.agreement not in agreements:
+        raise ConfigError(f"dataset {card.id!r} {closed_in_words(card, PRIMARY)}")
     cohorts, faults = {}, []
-    for source_id, source in card.sources.items():
+    for source_id, source in card.open_sources(agreements).items():
         try:
             cohorts[source_id] = _read(card, source, source_id, policy)
         except CohortError as error:
@@ -135,6 +131,21 @@ def readable_cohorts(
         except OSError as error:
             faults.append(f"dataset {card.id!r}: {error.filename} cannot be read: {error.strerror}.")
     return cohorts, faults
+
+
+def closed_in_words(card: DatasetCard, source_id: str) -> str:
+    """Return the rest of the sentence about a source whose agreement is not recorded: how to open it.
+
+    Args:
+        card: the dataset.
+        source_id: ``primary`` or the shift target, which names an agreement.
+    """
+    agreement = card.agreements[source_id]
+    access = card.access if source_id == PRIMARY or card.shift is None else card.shift.access
+    return (
+        f"may be read once crsbench.yaml records the agreement {agreement}: {access or 'accept it with its owner'}; "
+        f"then add `agreements: {{{agreement}: {{accepted_by: NAME, accepted_on: DATE}}}}`."
+    )
 
 
 def _read(card: DatasetCard, source: Source, source_id: str, policy: LabelPolicy) -> Cohort:

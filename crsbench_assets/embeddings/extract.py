@@ -79,9 +79,13 @@ def extract(
     primary = images.filter(pl.col("source_id") == "primary")
     test = primary.filter(pl.col("image_id").is_in(list(test_ids)))
     wanted: dict[str, pl.DataFrame] = {CLEAN: primary, **dict.fromkeys(corruptions, test)}
+    known = [*wanted]
     if shifted_condition is not None:
-        wanted[shifted_condition] = images.filter(pl.col("source_id") == shift_id)
-    source.begin(wanted, tuple(wanted), progress)
+        known.append(shifted_condition)
+        shifted = images.filter(pl.col("source_id") == shift_id)
+        if shifted.height:  # a target that may not be read has no image
+            wanted[shifted_condition] = shifted
+    source.begin(wanted, known, progress)
     own: list[pl.DataFrame] = []
     shift: list[pl.DataFrame] = []
     failures: list[pl.DataFrame] = []

@@ -203,13 +203,19 @@ def _hub_weights(card: EncoderCard) -> Finding:
 def _agreements(project: Project) -> Iterator[Finding]:
     recorded = project.registry.settings.agreements
     for card in project.registry.datasets.values():
-        wanted = [card.agreement, card.shift.agreement if card.shift else None]
-        for agreement in (name for name in wanted if name and name not in recorded):
+        for source_id, agreement in card.agreements.items():
+            if agreement in recorded:
+                continue
+            is_primary = source_id == PRIMARY
+            access = card.access if is_primary or card.shift is None else card.shift.access
             yield Finding(
                 f"agreement {agreement}",
                 "warning",
-                "not recorded",
-                f"accept it with its owner, then add `agreements: {{{agreement}: ...}}` to crsbench.yaml",
+                f"not recorded: {card.id} is not read"
+                if is_primary
+                else f"not recorded: the shift target {source_id} of {card.id} is not read, everything else is",
+                f"{access or 'accept it with its owner'}; then add "
+                f"`agreements: {{{agreement}: {{accepted_by: NAME, accepted_on: DATE}}}}` to crsbench.yaml",
             )
 
 

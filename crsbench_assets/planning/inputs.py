@@ -123,6 +123,7 @@ class InputsHasher:
     def _dataset_part(self, stage: StageSpec, dataset_id: str) -> dict[str, Any]:
         card: DatasetCard = self._project.registry.dataset(dataset_id)
         settings = self._project.registry.settings.model_dump(mode="json")
+        open_sources = card.open_sources(settings["agreements"])
         part: dict[str, Any] = {
             name: settings[name].get(dataset_id) for name in sorted(_PER_DATASET & set(stage.settings_fields))
         }
@@ -137,7 +138,7 @@ class InputsHasher:
                     [path.name, self._project.fingerprints.fingerprint(path, f"labels of {dataset_id!r} ({name})")]
                     for path in self._label_files(dataset_id, source)
                 ]
-                for name, source in card.sources.items()
+                for name, source in open_sources.items()
                 if source.layout != "synthetic"
             }
         return part

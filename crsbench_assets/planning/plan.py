@@ -205,15 +205,14 @@ class _Planner:
         registry = self.project.registry
         if stage.name == "index":
             card = registry.datasets[key[0]]
-            for name, source in card.sources.items():
+            if card.agreement is not None and card.agreement not in registry.settings.agreements:
+                why = f"dataset {card.id!r}: crsbench.yaml does not record that somebody accepted {card.agreement!r}"
+                return why, "no_access"
+            for name, source in card.open_sources(registry.settings.agreements).items():
                 if source.layout not in ("manifest", "synthetic") and source.root is None:
                     place = card.id if name == PRIMARY else name
                     why = f"dataset {card.id!r}: crsbench.yaml names no folder for it; add `roots: {{{place}: FOLDER}}`"
                     return why, "no_root"
-            for agreement in (card.agreement, card.shift.agreement if card.shift else None):
-                if agreement is not None and agreement not in registry.settings.agreements:
-                    why = f"dataset {card.id!r}: crsbench.yaml does not record that somebody accepted {agreement!r}"
-                    return why, "no_access"
         if stage.name == "extract" and registry.encoders[key[0]].kind in IMAGE_KINDS:
             weights = registry.encoders[key[0]].weights
             if weights is None:

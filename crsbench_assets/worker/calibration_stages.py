@@ -23,7 +23,7 @@ from crsbench_assets.metrics.compute import record_metrics
 from crsbench_assets.metrics.records import METRIC_NAMES, record_floor
 from crsbench_assets.probes.calibrate import METHODS, Calibrator, fit_calibrator
 from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.worker.cell_stages import labels_and_groups, logits_matrix
+from crsbench_assets.worker.cell_stages import labels_and_groups, logits_matrix, why_no_vectors
 from crsbench_assets.worker.context import StageContext, StageOutput
 
 
@@ -62,7 +62,7 @@ def _rows(context: StageContext) -> Iterator[dict[str, Any]]:
         .partition_by("seed", "condition_id", as_dict=True)
     )
     is_infeasible = (pl.col("reason") == "infeasible_fraction") & (pl.col("label_fraction") == 1.0)
-    absence = "no_vectors" if context.read("probe_fits").filter(is_infeasible).is_empty() else "infeasible_fraction"
+    has_fits = context.read("probe_fits").filter(is_infeasible).is_empty()
     for seed in context.protocol.seeds:
         known = {
             condition: _aligned(images, source, predictions[seed, condition], len(card.classes))
@@ -71,7 +71,8 @@ def _rows(context: StageContext) -> Iterator[dict[str, Any]]:
         }
         calibrators = _calibrators(known.get(VALIDATION_CONDITION), len(card.classes), card.task, (card.id, seed))
         n_val = len(known[VALIDATION_CONDITION].logits) if VALIDATION_CONDITION in known else 0
-        for condition, _ in tests:
+        for condition, source in tests:
+            absence = why_no_vectors(images, source) if has_fits else "infeasible_fraction"
             identity: dict[str, Any] | None = None
             for calibrator in calibrators:
                 if condition not in known:

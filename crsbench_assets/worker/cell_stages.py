@@ -30,6 +30,7 @@ from crsbench_assets.worker.cohort_stages import LEFT_OUT
 from crsbench_assets.worker.context import StageContext, StageOutput
 
 NO_EFFECT = "no_effect"
+NO_ACCESS = "no_access"
 UNCHANGED_SHARE = 0.01
 
 
@@ -179,11 +180,11 @@ def cell_records(context: StageContext) -> Iterator[Record]:
             for condition in protocol.conditions(context.shift_id):
                 part = by_record.get((seed, fraction, condition))
                 flag = NO_EFFECT if condition in idle else None
+                source = context.source_of(condition)
                 if part is None:
-                    reason = "infeasible_fraction" if fraction in infeasible else "no_vectors"
+                    reason = "infeasible_fraction" if fraction in infeasible else why_no_vectors(images, source)
                     yield Record(seed, fraction, condition, reason=reason)
                     continue
-                source = context.source_of(condition)
                 name = (source, part.height)
                 if name not in truth:
                     truth[name] = labels_and_groups(images, source, part.get_column("image_id"))
@@ -220,6 +221,17 @@ def _conditions_without_effect(embeddings: pl.DataFrame) -> set[str]:
     """Return the conditions that left more than 1 % of the test images as they were (protocol section 3)."""
     share = embeddings.group_by("condition_id").agg(pl.col("is_unchanged").mean())
     return set(share.filter(pl.col("is_unchanged") > UNCHANGED_SHARE).get_column("condition_id"))
+
+
+def why_no_vectors(images: pl.DataFrame, source_id: str) -> str:
+    """Return why a condition has no vector at all.
+
+    Args:
+        images: rows of table ``images``. A source that was read has at least one; one without was not, because its
+            agreement is not recorded.
+        source_id: the source of the condition's images.
+    """
+    return "no_vectors" if (images.get_column("source_id") == source_id).any() else NO_ACCESS
 
 
 def rows_of_images(images: pl.DataFrame, source_id: str, ids: Sequence[str] | pl.Series) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.pace import Pace
 from crsbench_assets.config.randomness import keyed_ranks
 from crsbench_assets.data import leakage, splits
-from crsbench_assets.data.cohort import Cohort, images_frame, read_cohorts
+from crsbench_assets.data.cohort import Cohort, closed_in_words, images_frame, read_cohorts
 from crsbench_assets.data.integrity import check_images, joined_groups
 from crsbench_assets.data.statistics import dataset_statistics
 from crsbench_assets.worker.context import StageContext, StageOutput, require_source_unchanged
@@ -27,9 +27,14 @@ SHOWN_FAULTS = 20
 
 
 def index(context: StageContext) -> StageOutput:
-    """Return every image of a dataset and of its shift target, and what was left out."""
+    """Return every image of a dataset and of its shift target, and what was left out.
+
+    A shift target whose agreement is not recorded is not read: it has no row, and its records are ``no_access``.
+    """
     settings = context.project.registry.settings
     cohorts = read_cohorts(context.dataset, settings.label_policy, settings.agreements)
+    for source_id in context.dataset.sources.keys() - cohorts.keys():
+        context.progress(f"{source_id} is not read: it {closed_in_words(context.dataset, source_id)}")
     images, quarantine = look_at(context, cohorts)
     require_usable(context.dataset, images, cohorts, quarantine)
     return StageOutput({"quarantine": quarantine, "images": images})

@@ -31,7 +31,7 @@ from crsbench_assets.probes.estimators.perceptron import PerceptronHead
 from crsbench_assets.probes.estimators.ridge import Ridge
 from crsbench_assets.probes.estimators.tuned_logistic import TunedLogistic
 from crsbench_assets.probes.fit import ProbeInputs, Standardisation, standardisation
-from crsbench_assets.worker.cell_stages import labels_and_groups, probe_inputs, rows_of_images
+from crsbench_assets.worker.cell_stages import labels_and_groups, probe_inputs, rows_of_images, why_no_vectors
 from crsbench_assets.worker.context import StageContext, StageOutput
 
 Models = dict[tuple[str, float], FittedEstimator | None]
@@ -131,7 +131,8 @@ class _Cell:
             for name, fraction in models
         ]
         if condition not in self.inputs.test:
-            self.records += [key | _undefined_record("no_vectors") for key in keys]
+            reason = why_no_vectors(self._images, self.context.source_of(condition))
+            self.records += [key | _undefined_record(reason) for key in keys]
             return
         ids, vectors = self.inputs.test[condition]
         features = z.apply(vectors)

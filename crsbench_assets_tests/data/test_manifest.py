@@ -10,7 +10,7 @@ import pytest
 
 from crsbench_assets.config.cards import PRIMARY, DatasetCard
 from crsbench_assets.config.errors import ConfigError
-from crsbench_assets.data.cohort import Cohort, read_cohorts
+from crsbench_assets.data.cohort import Cohort, closed_in_words, read_cohorts
 from crsbench_assets_tests.data.layouts import refusal, write_image
 from crsbench_assets_tests.fixtures import dataset_card
 
@@ -93,13 +93,23 @@ def test_nothing_is_read_before_its_agreement_is_recorded(tmp_path: Path) -> Non
     source = {"layout": "manifest", "manifest": "absent.csv", "columns": {"class_column": "label"}}
     shift = {"id": "elsewhere", "name": "Elsewhere", "source": source, "agreement": "their-terms"}
     closed = card(tmp_path / "absent.csv", agreement="our-terms", shift=shift)
-    with pytest.raises(ConfigError, match="records the agreement our-terms and their-terms: accept it") as raised:
+    with pytest.raises(ConfigError, match="records the agreement our-terms: accept it with its owner") as raised:
         read_cohorts(closed, "u_zeros")
     assert "`agreements: {our-terms: {accepted_by: NAME, accepted_on: DATE}}`" in str(raised.value)
-    with pytest.raises(ConfigError, match="records the agreement their-terms"):
+    with pytest.raises(ConfigError, match="does not exist"):  # it was looked for: the agreement is there
         read_cohorts(closed, "u_zeros", {"our-terms": "recorded"})
-    with pytest.raises(ConfigError, match="does not exist"):  # it was looked for: the agreements are there
-        read_cohorts(closed, "u_zeros", ["our-terms", "their-terms"])
+
+
+def test_a_shift_target_whose_agreement_is_not_recorded_is_left_closed(tmp_path: Path) -> None:
+    manifest = tmp_path / "labels.csv"
+    manifest.write_text("image_id,label,pair,side\na,negative,1,\nb,positive,2,\n", encoding="utf-8")
+    source = {"layout": "manifest", "manifest": str(tmp_path / "absent.csv"), "columns": {"class_column": "label"}}
+    shift = {"id": "elsewhere", "name": "Elsewhere", "source": source, "agreement": "their-terms"}
+    closed = card(manifest, shift=shift)
+    assert list(read_cohorts(closed, "u_zeros")) == [PRIMARY], "its manifest, which does not exist, was not looked for"
+    with pytest.raises(ConfigError, match="does not exist"):
+        read_cohorts(closed, "u_zeros", ["their-terms"])
+    assert closed_in_words(closed, "elsewhere").startswith("may be read once crsbench.yaml records the agreement their")
 
 
 PATH_HEADER = "image_id,label,file\n"
