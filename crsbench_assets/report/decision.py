@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from crsbench_assets.report.figures.reliability import explain
+from crsbench_assets.report.marks import Marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,6 +49,7 @@ def findings(frames: ReportFrames) -> list[Finding]:
     def rows(table: str) -> list[dict[str, Any]]:
         return frames.sections[table].to_dicts()
 
+    marks = Marks(frames.encoders, frames.datasets)
     ranked = [row for row in frames.leaderboard.to_dicts() if row["rank"] is not None]
     return [
         Finding("Who leads?", _tier(rows("bootstrap_ranks"), name), "bootstrap_ranks"),
@@ -55,8 +57,10 @@ def findings(frames: ReportFrames) -> list[Finding]:
         Finding("Who dominates whom?", _dominance(rows("dominance"), name), "dominance"),
         Finding("What does a choice cost?", _regret(rows("selection_regret"), name), "selection_regret"),
         Finding("Which axes order noise?", _reliability(rows("axis_reliability")), "axis_reliability"),
+        Finding("Who saw the images in pretraining?", _seen(marks), "encoders"),
         Finding("Who saw the shift target?", _exposure(rows("institutional_shift"), name), "institutional_shift"),
         Finding("Does the shift target decide?", _variants(rows("crs_variants"), ranked, name), "crs_variants"),
+        Finding("Who is not independent?", _dependence(marks), "encoders"),
     ]
 
 
@@ -150,6 +154,27 @@ def _exposure(rows: list[dict[str, Any]], name: Callable[[str], str]) -> tuple[s
     if unknown:
         sentences.append(f"Unknown: {_list(name(row['encoder_id']) for row in unknown)}.")
     return tuple(sentences) or ("By their cards, no encoder saw it.",)
+
+
+def _seen(marks: Marks) -> tuple[str, ...]:
+    sentences = [
+        f"{concerned} was seen by {_list(map(marks.name, encoders))}." for concerned, encoders in marks.exposed.items()
+    ]
+    if marks.of_unknown:
+        sentences.append(f"Unknown for one dataset or more: {_list(map(marks.name, marks.of_unknown))}.")
+    return tuple(sentences) or ("By their cards, no encoder saw images of a dataset or shift target.",)
+
+
+def _dependence(marks: Marks) -> tuple[str, ...]:
+    sentences = [
+        f"{_list(map(marks.name, group))} are one encoder in several forms: what holds for one is no second evidence."
+        for group in marks.same_encoder
+    ]
+    sentences += [
+        f"{_list(map(marks.name, members))} are of one family ({family}), so not independent."
+        for family, members in marks.families.items()
+    ]
+    return tuple(sentences) or ("By their cards, no two encoders share weights or a family.",)
 
 
 def _variants(rows: list[dict[str, Any]], ranked: list[dict[str, Any]], name: Callable[[str], str]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from crsbench_assets.report.figures.reliability import (
     reliability_traces,
 )
 from crsbench_assets.report.frames import read_frames
+from crsbench_assets.report.marks import Marks
 from crsbench_assets.report.sections import GROUPS, LEADERBOARD, SECTIONS
 from crsbench_assets.report.words import heading, spoken
 from crsbench_assets.storage.files import replace_bytes
@@ -91,6 +92,7 @@ def render_report(frames: ReportFrames) -> str:
     parts = [_part(section, frames, controls) for section in SECTIONS]
     drawn = [chart for plots in (board, *(part.plots for part in parts)) for plot in plots for chart in plot.charts]
     leaderboard = frames.leaderboard.to_dicts()
+    marks = Marks(frames.encoders, frames.datasets)
     is_synthetic = [
         *frames.encoders.get_column("is_synthetic"),
         *frames.datasets.get_column("is_synthetic"),
@@ -101,6 +103,8 @@ def render_report(frames: ReportFrames) -> str:
         candidates=[row for row in leaderboard if row["role"] != "control"],
         controls=[row for row in leaderboard if row["role"] == "control"],
         board_plots=board,
+        marks=marks,
+        any_marks=any(marks.of_encoder(row["encoder_id"]) for row in leaderboard),
         names=dict(frames.encoders.select("encoder_id", "name").iter_rows()),
         control_ids=controls,
         is_retired=dict(frames.encoders.select("encoder_id", "is_retired").iter_rows()),

@@ -529,8 +529,9 @@ _PROVENANCE = (
         "Encoders",
         "Where do the encoders come from, under which licence, and what did they see in pretraining? Inferred: the "
         "paper does not name it.",
-        "SELECT encoder_id, kind, category, family, pretraining_objective, domains, licence, hub_id, revision, "
-        f"exposure, is_inferred, is_synthetic FROM encoders ORDER BY {_IS_CONTROL}, encoder_id",
+        "SELECT encoder_id, kind, category, family, pretraining_objective, domains, licence, "
+        "is_non_commercial, is_gated, hub_id, revision, exposure, same_encoder_as, is_inferred, is_synthetic "
+        f"FROM encoders ORDER BY {_IS_CONTROL}, encoder_id",
         is_summary=True,
     ),
     Section(

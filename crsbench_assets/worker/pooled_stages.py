@@ -48,14 +48,17 @@ def describe(context: StageContext) -> StageOutput:
             "family": card.family,
             "pretraining_objective": card.pretraining_objective,
             "licence": card.licence,
+            "is_non_commercial": card.non_commercial,
+            "is_gated": card.weights is not None and card.weights.gated,
             "hub_id": card.weights.hub_id if card.weights else None,
             "revision": card.weights.revision if card.weights else None,
             "domains": json.dumps(card.domains),
             "exposure": json.dumps(card.exposure, sort_keys=True),
+            "same_encoder_as": json.dumps(card.same_encoder_as),
             "is_inferred": card.inferred,
             "is_synthetic": card.kind == "synthetic",
             "is_retired": card.id in retired,
-            "card_hash": content_hash(card.model_dump(mode="json", exclude={"vectors"})),
+            "card_hash": content_hash(card.model_dump(mode="json", exclude={"vectors", "place"})),
         }
         for card in registry.encoders.values()
     ]

@@ -3,8 +3,8 @@
 chest    multi-label, 3 labels, shift target ``ward``; ``rare`` has no positive test image
 skin     single-label, 3 classes
 
-alpha    candidate, both datasets; named <b>x</b>
-beta     candidate, chest only: its card excludes skin
+alpha    candidate, both datasets; named <b>x</b>; saw ward, for non-commercial use
+beta     candidate, chest only: its card excludes skin; the same encoder as alpha, by alpha's card
 broken   candidate: a vector of skin is missing, so its cell failed, and it has no vectors of chest
 floor    control, both datasets
 """
@@ -83,9 +83,26 @@ def reported_home(tmp_path_factory: pytest.TempPathFactory) -> HomeLayout:
     )
     broken = {"kind": "precomputed", "category": "specialty", "vectors": {"skin": ["../files/broken.parquet"]}}
     for card in (
-        synthetic_encoder("alpha", 2.5, both, name=MARKUP),
-        synthetic_encoder("beta", 1.5, ("chest",), not_applicable={"skin": "reads radiographs alone"}),
-        {"id": "broken", "name": "Broken", **broken},
+        synthetic_encoder(
+            "alpha",
+            2.5,
+            both,
+            name=MARKUP,
+            family="vit",
+            same_encoder_as=["beta"],
+            exposure={"chest": "not_seen", "ward": "seen", "skin": "unknown"},
+            non_commercial=True,
+        ),
+        synthetic_encoder(
+            "beta",
+            1.5,
+            ("chest",),
+            not_applicable={"skin": "reads radiographs alone"},
+            family="vit",
+            exposure={"chest": "seen", "elsewhere": "seen"},
+            weights={"loader": "timm", "gated": True},
+        ),
+        {"id": "broken", "name": "Broken", **broken},  # says nothing of what it saw
         synthetic_encoder("floor", 0.1, both, role="control"),
     ):
         write_card(layout.root, "encoders", card)
