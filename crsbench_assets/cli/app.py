@@ -125,6 +125,17 @@ def report(
 
 
 @app.command()
+def export(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE.zip", help="A new file.")],
+    home: Home = None,
+) -> None:
+    """Write the published results into one file: no row of a single image, nothing that names a patient."""
+    from crsbench_assets.cli import commands
+
+    commands.export_command(home, bundle)
+
+
+@app.command()
 def reconcile(
     home: Home = None,
     remove_unknown_keys: Annotated[

@@ -251,6 +251,14 @@ def report_command(home: Path | None, *, open_it: bool) -> None:
             say("No browser could be started here: open the file yourself.")
 
 
+def export_command(home: Path | None, target: Path) -> None:
+    """See ``crsbench export``."""
+    from crsbench_assets.operations.bundles import export_bundle
+
+    bundle = export_bundle(resolve_home(home), target.absolute())
+    say(f"Wrote {bundle.path}: {bundle.n_tables} tables, {bundle.n_rows:,} rows, {size(bundle.n_bytes)}.")
+
+
 def reconcile_command(home: Path | None, *, remove_unknown_keys: bool) -> None:
     """See ``crsbench reconcile``."""
     from crsbench_assets.cli.materialize import workers

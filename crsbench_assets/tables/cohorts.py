@@ -91,6 +91,7 @@ COHORT_TABLES = (
         ),
         schema_version=3,
         is_bulk=True,
+        stays_home=True,
     ),
     TableSpec(
         "quarantine",
@@ -104,6 +105,7 @@ COHORT_TABLES = (
             ColumnSpec("reason", "text", "Why it was left out"),
             ColumnSpec("detail", "text", "What was found", nullable=True),
         ),
+        stays_home=True,
     ),
     TableSpec(
         "splits",
@@ -125,6 +127,7 @@ COHORT_TABLES = (
             REASON,
         ),
         is_bulk=True,
+        stays_home=True,
     ),
     TableSpec(
         "dataset_statistics",
@@ -174,6 +177,7 @@ COHORT_TABLES = (
             ColumnSpec("image_id_b", "text", "An image of it in the other"),
         ),
         schema_version=2,
+        stays_home=True,
     ),
     TableSpec(
         "embedding_failures",
@@ -188,6 +192,7 @@ COHORT_TABLES = (
             ColumnSpec("reason", "text", "missing, not_finite or wrong_width"),
         ),
         explains_failure=True,
+        stays_home=True,
     ),
     TableSpec(
         "embeddings",
@@ -204,6 +209,7 @@ COHORT_TABLES = (
         ),
         schema_version=2,
         is_bulk=True,
+        stays_home=True,
     ),
     TableSpec(
         "shift_embeddings",
@@ -218,5 +224,6 @@ COHORT_TABLES = (
             ColumnSpec("vector", "reals", "Vector of width d"),
         ),
         is_bulk=True,
+        stays_home=True,
     ),
 )

@@ -139,6 +139,8 @@ def _table(spec: TableSpec, *, is_computed: bool) -> str:
         notes.append(f"Key: {', '.join(f'`{name}`' for name in dict.fromkeys((*spec.grain_key, *spec.key)))}.")
     if spec.is_bulk:
         notes.append("Bulk: a view over lake files.")
+    if spec.stays_home:
+        notes.append("Speaks of single images: no part of `crsbench export`.")
     if not is_computed:
         notes.append("**Not computed in this version**: always empty.")
     text = f"### {spec.name}\n\n{spec.description}\n"

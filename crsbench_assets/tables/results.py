@@ -109,6 +109,7 @@ RESULT_TABLES = (
         ),
         code_version=4,
         is_bulk=True,
+        stays_home=True,
     ),
     TableSpec(
         "probe_weights",
@@ -127,6 +128,7 @@ RESULT_TABLES = (
         ),
         code_version=2,
         is_bulk=True,
+        stays_home=True,
     ),
     TableSpec(
         "probe_fits",
@@ -429,5 +431,6 @@ RESULT_TABLES = (
             REASON,
         ),
         is_bulk=True,
+        stays_home=True,
     ),
 )

@@ -39,6 +39,10 @@ GRAIN_KEYS: dict[Grain, tuple[str, ...]] = {
 """Columns that a partition of a grain is addressed by, in the order of the lake's folders."""
 
 
+_OF_IMAGES = frozenset({"group_id", "group_index", "path", "detail"})
+"""Columns beside image ids that name an image, its patient or its file."""
+
+
 @dataclass(frozen=True)
 class ColumnSpec:
     """One column.
@@ -75,6 +79,7 @@ class TableSpec:
         schema_version: raised when a column is added, removed or changes its type.
         is_bulk: published as a view over the snapshot's files instead of a copy.
         explains_failure: published also of a cell that failed or is not applicable, because its rows say why.
+        stays_home: no part of an exported bundle, because its rows speak of single images.
     """
 
     name: str
@@ -86,9 +91,13 @@ class TableSpec:
     schema_version: int = 1
     is_bulk: bool = False
     explains_failure: bool = False
+    stays_home: bool = False
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
+        of_images = [name for name in names if name in _OF_IMAGES or name.startswith("image_id")]
+        if of_images and not self.stays_home:
+            raise ValueError(f"table {self.name}: its columns {of_images} speak of single images, so it stays home")
         unknown = [name for name in (*self.key, *GRAIN_KEYS[self.grain]) if name not in names]
         if len(set(names)) != len(names) or unknown:
             raise ValueError(f"table {self.name}: repeated columns, or key columns {unknown} that it does not have")
