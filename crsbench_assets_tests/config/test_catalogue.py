@@ -258,7 +258,9 @@ def test_weights_can_be_found_and_pins_are_whole(card: EncoderCard) -> None:
     weights = card.weights
     assert weights is not None
     assert weights.hub_id or (weights.url and weights.file)
-    assert weights.revision is None or re.fullmatch(r"[0-9a-f]{40}", weights.revision)
+    is_commit = weights.revision is None or re.fullmatch(r"[0-9a-f]{40}", weights.revision)
+    assert is_commit or weights.sha256 or weights.md5, "a tag can be moved: a hash says which file it means"
+    assert weights.md5 is None or re.fullmatch(r"[0-9a-f]{32}", weights.md5)
     assert weights.sha256 is None or re.fullmatch(r"[0-9a-f]{64}", weights.sha256)
     assert weights.sha256 is None or weights.file, "a hash needs the file it is of"
 

@@ -83,11 +83,13 @@ def test_shards(encoder_id, tmp_path):
 
 
 def test_a_namespace_is_read_where_the_card_allows_it_and_nothing_else_is(tmp_path):
+    (tmp_path / "other").mkdir()
     tiny = MAKERS["retfound"](tmp_path)
-    assert load_encoder(tiny.card).dim == 32
     message = sentence(tiny.changed("weights", allowed_globals=()))
     assert "names the class argparse.Namespace, and reading it could run code" in message
-    path = tmp_path / tiny.card.weights.file
+    assert load_encoder(tiny.card).dim == 32
+    tiny = MAKERS["retfound"](tmp_path / "other")
+    path = tmp_path / "other" / tiny.card.weights.file
     content = torch.load(path, weights_only=False)
     content["args"] = argparse.Namespace(where=tmp_path)
     torch.save(content, path)

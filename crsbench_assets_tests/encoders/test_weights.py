@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import socket
 from types import SimpleNamespace
 
 import huggingface_hub
 import numpy as np
 import pytest
+import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -18,6 +20,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from safetensors.torch import load_file, save_file
 
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.encoders.contract import contract
@@ -88,11 +91,53 @@ def test_the_hubs_cache_is_read_offline_at_the_pinned_revision(encoder_id, tmp_p
     assert weights_state(card).state == "present"
     assert {path.parent for path in local_weights(card).files} == {snapshot}
     assert np.array_equal(load_encoder(card).encode(images), expected)
-    lines = {check.name: check for check in contract(with_weights(card, revision=None))}
-    assert f"write `revision: {COMMIT}`" in lines["revision"].found
-    assert "revision" not in {check.name for check in contract(card)}
+    assert {check.name: check for check in contract(card)}["pinned weights"].found == "by the card's revision or sha256"
     other = with_weights(card, revision=COMMIT[::-1])
     assert weights_state(other).state in ("missing", "gated")
+
+
+def test_a_card_without_a_pin_is_pinned_by_the_first_load(tmp_path, hub):
+    tiny = made("rad_dino", tmp_path)
+    card = with_weights(tiny.card, revision=None)
+    copies = tmp_path / "copies"
+    shutil.copytree(tiny.folder, copies)
+    snapshot = in_hub(hub, card, list(tiny.folder.iterdir()))
+    assert weights_state(card).revision is None
+    lines = {check.name: check for check in contract(card)}
+    assert f"as first loaded in this home; other files are refused; write `revision: {COMMIT}`" in (
+        lines["pinned weights"].found
+    )
+    assert (weights_state(card).revision, weights_state(card).expected) == (COMMIT, f"microsoft/rad-dino@{COMMIT}")
+
+    # Another commit becomes the newest: it is not looked at.
+    later = snapshot.parent / COMMIT[::-1]
+    shutil.copytree(snapshot, later)
+    save_file({name: t + 1 for name, t in load_file(later / "model.safetensors").items()}, later / "model.safetensors")
+    (hub / "models--microsoft--rad-dino" / "refs" / "main").write_text(COMMIT[::-1])
+    assert {path.parent for path in local_weights(card).files} == {snapshot}
+
+    # The same numbers from another place are the same weights; other numbers are not, whatever the place.
+    assert weights_state(placed(card, named=str(copies))).state == "present"
+    refused = weights_state(placed(card, named=str(later)))
+    assert refused.state == "corrupt" and "is not what was loaded here first (sha256 " in refused.found
+    with pytest.raises(WeightsError, match="put the earlier weights back, give other ones another id, or remove"):
+        load_encoder(placed(card, named=str(later)))
+
+
+def test_a_load_that_fails_pins_nothing(tmp_path):
+    tiny = made("panderm", tmp_path)
+    with pytest.raises(ConfigError, match=r"correct the card, or name the weights"):
+        load_encoder(tiny.changed("embedding", dim=31))
+    (path,) = tiny.folder.iterdir()
+    path.rename(path.with_name("aside"))
+    assert weights_state(tiny.card).revision is None
+    path.with_name("aside").rename(path)
+    assert weights_state(tiny.card).state == "present"
+    load_encoder(tiny.card)
+    content = torch.load(path, weights_only=True)
+    content["model"]["encoder.norm.bias"] += 1
+    torch.save(content, path)
+    assert weights_state(tiny.card).state == "corrupt"
 
 
 def test_files_of_the_hub_by_name():
@@ -111,6 +156,9 @@ def test_states(tmp_path, hub, monkeypatch):
     (path,) = tiny.folder.iterdir()
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert weights_state(with_weights(tiny.card, sha256=digest)).state == "present"
+    md5 = hashlib.md5(path.read_bytes()).hexdigest()
+    assert weights_state(with_weights(tiny.card, md5=md5)).state == "present"
+    assert f"has md5 {md5}, expected {'0' * 32}" in weights_state(with_weights(tiny.card, md5="0" * 32)).found
     corrupt = weights_state(with_weights(tiny.card, sha256="0" * 64))
     assert corrupt.state == "corrupt"
     assert f"has sha256 {digest}, expected {'0' * 64}" in corrupt.found

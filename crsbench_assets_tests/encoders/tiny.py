@@ -55,7 +55,7 @@ def tiny_card(encoder_id: str, folder: Path, *, px: int, dim: int, n_blocks: int
     place = WeightsPlace(folder=str(folder), cache=str(folder.parent / f"{folder.name}_cache"))
     return card.model_copy(
         update={
-            "weights": card.weights.model_copy(update={"sha256": None, **weights}),
+            "weights": card.weights.model_copy(update={"sha256": None, "md5": None, **weights}),
             "preprocessing": card.preprocessing.model_copy(update=sizes),
             "embedding": card.embedding.model_copy(
                 update={"dim": dim, "n_blocks": n_blocks, "depth_taps": taps, "block": block}
