@@ -115,7 +115,6 @@ def check_encoder(home: Path | None, identifier: str) -> None:
 
     No result is written; the contract records the encoder's golden vector, and downloads weights that are not there.
     """
-    from crsbench_assets.config.cells import cells
     from crsbench_assets.planning.stages import stage_named
     from crsbench_assets.worker.cell_stages import extract_cell
     from crsbench_assets.worker.context import StageContext
@@ -131,7 +130,7 @@ def check_encoder(home: Path | None, identifier: str) -> None:
             raise typer.Exit(1)
         return
     has_failed = False
-    for cell in cells(project.registry):
+    for cell in project.grid:
         if cell.encoder_id != identifier:
             continue
         if not cell.is_applicable:
@@ -182,6 +181,9 @@ def check_dataset(home: Path | None, identifier: str) -> None:
         raise ConfigError(" ".join(faults))
     for source_id in card.sources.keys() - card.open_sources(settings.agreements).keys():
         say(f"not read: shift target {source_id}: it {closed_in_words(card, source_id)}")
+    for source_id, cohort in cohorts.items():
+        for note in cohort.notes:
+            say(f"note: {source_id}: {note}")
     context = StageContext(project, stage_named("index"), (identifier,), inputs_hash="check")
     images, quarantine = look_at(context, cohorts)
     for row in quarantine.sort("source_id", "image_id").iter_rows(named=True):

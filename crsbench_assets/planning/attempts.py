@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crsbench_assets.config.cells import cells
 from crsbench_assets.planning.stages import STAGES, StageSpec
 from crsbench_assets.storage.lake import partition_label
 from crsbench_assets.storage.layout import PartitionKey
@@ -17,7 +16,7 @@ from crsbench_assets.storage.project import Project
 
 def partitions(project: Project) -> Iterator[tuple[StageSpec, PartitionKey]]:
     """Yield every partition that the active cards span, upstream stages first."""
-    grid = [(cell.encoder_id, cell.dataset_id) for cell in cells(project.registry) if cell.is_applicable]
+    grid = [(cell.encoder_id, cell.dataset_id) for cell in project.grid if cell.is_applicable]
     datasets = [(dataset_id,) for dataset_id in project.registry.datasets]
     keys: dict[str, list[PartitionKey]] = {"whole": [()], "dataset": [*datasets], "cell": [*grid]}
     for stage in STAGES:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from crsbench_assets.config.cards import IMAGE_KINDS, PRIMARY
-from crsbench_assets.config.cells import Cell, GridCounts, cells, grid_counts
+from crsbench_assets.config.cells import Cell, GridCounts, grid_counts
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.planning.inputs import Inputs, InputsHasher
 from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES, StageSpec
@@ -28,6 +28,10 @@ CURRENT, MISSING, STALE, FAILED, RUNNING, BLOCKED = "current", "missing", "stale
 
 PointerLookup = Callable[[str, PartitionKey], Pointer | None]
 """(table, partition) -> pointer of the last table of that table's stage, or None."""
+
+
+Contents = list[tuple[PartitionKey, str]]
+"""Partitions with results, sorted, and the content hash of each."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,8 @@ class _Planner:
     def __init__(self, project: Project) -> None:
         self.project = project
         self.hasher = InputsHasher(project)
-        self.grid = tuple(cells(project.registry))
         self.tasks: dict[tuple[str, PartitionKey], Task] = {}
+        self._pooled: dict[str, Contents] = {}
 
     def walk(self, stages: Sequence[StageSpec]) -> None:
         """Find the state of every partition of some stages, which stand upstream first."""
@@ -140,11 +144,11 @@ class _Planner:
     def plan(self) -> Plan:
         """Return the state of everything."""
         self.walk(STAGES)
-        return Plan(tuple(self.tasks.values()), self.grid, grid_counts(self.project.registry), self._retired())
+        return Plan(tuple(self.tasks.values()), self.project.grid, grid_counts(self.project.registry), self._retired())
 
     def _keys(self, grain: Grain) -> list[PartitionKey]:
         if grain == "cell":
-            return [(cell.encoder_id, cell.dataset_id) for cell in self.grid if cell.is_applicable]
+            return [(cell.encoder_id, cell.dataset_id) for cell in self.project.grid if cell.is_applicable]
         if grain == "dataset":
             return [(dataset_id,) for dataset_id in self.project.registry.datasets]
         return [()]
@@ -170,10 +174,19 @@ class _Planner:
         if waiting is not None:
             return self._waiting_task(stage, key, pointer, waiting)
         try:
-            inputs = self.hasher.inputs(stage, key, upstream_contents(self.project, stage, key, self.pointer))
+            inputs = self.hasher.inputs(stage, key, self._contents(stage, key))
         except ConfigError as error:
             return Task(stage, key, BLOCKED, str(error), pointer=pointer, is_settled=is_kept)
         return _compared(stage, key, inputs, pointer, attempt)
+
+    def _contents(self, stage: StageSpec, key: PartitionKey) -> dict[str, Contents]:
+        if stage.grain != "whole":
+            return upstream_contents(self.project, stage, key, self.pointer)
+        # two dozen pooled stages read the same few tables, each of all cells
+        for table in stage.reads:
+            if table not in self._pooled:
+                self._pooled[table] = table_contents(self.project, stage, table, key, self.pointer)
+        return {table: self._pooled[table] for table in stage.reads}
 
     def pointer(self, table: str, key: PartitionKey) -> Pointer | None:
         """Return the pointer of a partition whose result is settled, or of a table of grain ``whole``."""
@@ -273,13 +286,12 @@ def upstream_partitions(project: Project, stage: StageSpec, table: str, key: Par
         return [upstream_key(stage, upstream, key)]
     if upstream.grain == "dataset":
         return sorted((dataset_id,) for dataset_id in project.registry.datasets)
-    applicable = (cell for cell in cells(project.registry) if cell.is_applicable)
-    return sorted((cell.encoder_id, cell.dataset_id) for cell in applicable)
+    return sorted((cell.encoder_id, cell.dataset_id) for cell in project.grid if cell.is_applicable)
 
 
 def upstream_contents(
     project: Project, stage: StageSpec, key: PartitionKey, pointer_of: PointerLookup
-) -> dict[str, list[tuple[PartitionKey, str]]]:
+) -> dict[str, Contents]:
     """Return, for every table that a stage reads, its partitions with results and their content hashes.
 
     Args:
@@ -288,11 +300,15 @@ def upstream_contents(
         key: the reading partition.
         pointer_of: (table, partition) -> pointer of the last table of that table's stage.
     """
-    contents = {}
-    for table in stage.reads:
-        results = upstream_results(project, stage, table, key, pointer_of)
-        contents[table] = [(p, found.stage_contents[table]) for p, found in results if table in found.stage_contents]
-    return contents
+    return {table: table_contents(project, stage, table, key, pointer_of) for table in stage.reads}
+
+
+def table_contents(
+    project: Project, stage: StageSpec, table: str, key: PartitionKey, pointer_of: PointerLookup
+) -> Contents:
+    """Return the partitions of one table as :func:`upstream_contents` does of all that a stage reads."""
+    results = upstream_results(project, stage, table, key, pointer_of)
+    return [(part, found.stage_contents[table]) for part, found in results if table in found.stage_contents]
 
 
 def upstream_results(

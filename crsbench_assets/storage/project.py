@@ -12,10 +12,12 @@ import uuid
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from crsbench_assets.config.cells import Cell, cells
 from crsbench_assets.config.errors import ConfigError, StorageError
 from crsbench_assets.config.registry import Registry, load_registry, registry_from_snapshot
 from crsbench_assets.config.settings import DEFAULT_SETTINGS, edited_list
@@ -53,6 +55,11 @@ class Project:
     def home_id(self) -> str:
         """Random id that this home was born with; its Dagster folder carries the same."""
         return str(read_json(self.layout.layout_file)["home_id"])
+
+    @cached_property
+    def grid(self) -> tuple[Cell, ...]:
+        """Every cell of the active, not retired cards: see :func:`cells`."""
+        return tuple(cells(self.registry))
 
 
 def create_home(layout: HomeLayout, dagster_yaml: str, *, workers: int = 1) -> bool:
