@@ -1,7 +1,11 @@
-"""Fixtures that every folder shares: an environment without a user's home, tiny homes, and disks to spoil."""
+"""Fixtures that every folder shares: an environment without a user's home, tiny homes, and disks to spoil.
+
+All tests run without a network, in this process and its children (``offline/sitecustomize.py``).
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +16,12 @@ import pytest
 from crsbench_assets.storage.layout import HOME_VARIABLE, HomeLayout
 from crsbench_assets.storage.project import Project, open_project
 from crsbench_assets_tests.fixtures import Disk, can_mount, compute_home, write_tiny_home
+from crsbench_assets_tests.offline import sitecustomize as offline
+
+
+def pytest_configure() -> None:
+    folder = str(Path(offline.__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
