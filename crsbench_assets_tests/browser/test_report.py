@@ -104,6 +104,7 @@ def test_pictures_of_every_section_are_kept(opened: Opened, report: Report) -> N
     for section in sections.all():
         section.scroll_into_view_if_needed()
         keep_picture(opened.page, f"report-{report.name}/{section.get_attribute('id')}", of=section)
+    opened.page.evaluate("scrollTo(0, 0)")
     keep_picture(opened.page, f"report-{report.name}/top")
 
 

@@ -143,6 +143,18 @@ def test_bars_begin_at_zero_and_logarithms_show_every_value() -> None:
     assert log.layout["xaxis"]["ticktext"] == ["0.01", "0.05", "", "1"]  # .1 would run into .05 on a phone
 
 
+@pytest.mark.parametrize(("ranks", "tick"), [([1, 2], 1), ([1, 15], 1), ([1, 40], None), ([0.1, 0.9], None)])
+def test_few_ranks_have_a_tick_each(ranks: list[float], tick: int | None) -> None:
+    rows = pl.DataFrame({"rank": ranks, "axis": ["a", "b"]})
+    (chart,) = charts(Figure("intervals", "rank", "axis"), rows, "p", NONE)
+    assert chart.layout["xaxis"].get("dtick") == tick
+
+
+def test_a_bar_of_zero_shows_its_edge() -> None:
+    (trace,) = traces_of(Figure("bars", "rank", "axis"), pl.DataFrame({"rank": [0, 0], "axis": ["a", "b"]}))
+    assert trace["marker"]["line"]["width"] > 0
+
+
 def test_nothing_is_drawn_of_nothing() -> None:
     rows = pl.DataFrame({"crs": [None, 0.5], "rank": [1, 2], "mode": ["a", "b"]}, schema_overrides={"crs": pl.Float64})
     figure = Figure("points", "crs", "rank", where={"mode": "a"})

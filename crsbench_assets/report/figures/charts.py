@@ -26,6 +26,9 @@ COLOURS = ("#3578c6", "#c4561a", "#2e8b57", "#9a5fb8", "#a8741a", "#0e8a8a")
 _SYMBOLS = {"circle": "●", "square-open": "□", "diamond": "◆", "x": "✖", "triangle-up-open": "△", "cross": "✚"}
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _PATTERNS = {"": "■", "/": "▨", "x": "▩", "-": "▤", "+": "▦", "|": "▥"}
+_SINGLE_TICKS = 16
+"""Widest range of whole numbers with a tick at each."""
+
 _SHORT = 20
 """Characters of a category's label: more would leave no room for the plot on a phone. Its ends are kept."""
 
@@ -261,7 +264,9 @@ def _series(figure: Figure, rows: pl.DataFrame, place: int, name: Any, controls:
         pattern = {
             "shape": list(_PATTERNS)[place % len(_PATTERNS)], "fillmode": "overlay", "fgcolor": "#ffffff", "size": 6,
         }  # fmt: skip
-        return dict(go.Bar(orientation="h", marker={"color": colour, "pattern": pattern}, **common).to_plotly_json())
+        # with an edge, so that a bar of 0 shows
+        marker = {"color": colour, "pattern": pattern, "line": {"color": colour, "width": 1.5}}
+        return dict(go.Bar(orientation="h", marker=marker, **common).to_plotly_json())
     if figure.kind == "box":
         marker, line = {"color": colour, "size": 4}, {"width": 1.5}
         return dict(go.Box(orientation="h", marker=marker, line=line, boxpoints="outliers", **common).to_plotly_json())
@@ -320,6 +325,8 @@ def _layout(figure: Figure, rows: pl.DataFrame, all_rows: pl.DataFrame) -> dict[
     else:
         bounds = (figure.low, figure.high) if is_named else ("", "")
         xaxis["range"] = _range(all_rows, figure.x, *bounds, zero=figure.kind == "bars")
+        if all_rows.get_column(figure.x).dtype.is_integer() and xaxis["range"][1] - xaxis["range"][0] <= _SINGLE_TICKS:
+            xaxis["dtick"] = 1  # no rank 1.5
     layout = go.Layout(
         **PLOT_LAYOUT,
         height=height,
