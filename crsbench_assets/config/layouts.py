@@ -18,9 +18,16 @@ CHEXPERT_FOLDERS = ("CheXpert-v1.0", "CheXpert-v1.0-small")
 """Folder of the release inside a root, where the root is not that folder itself."""
 
 
-def mimic_cxr_table(name: str) -> tuple[str, str]:
-    """Return the names that a table of MIMIC-CXR-JPG may have: as published, or unpacked."""
-    return f"mimic-cxr-2.0.0-{name}.csv.gz", f"mimic-cxr-2.0.0-{name}.csv"
+MIMIC_CXR_VERSIONS = ("2.0.0", "2.1.0")
+"""Versions in the names of tables; the release 2.1.0 kept those of 2.0.0, and copies were renamed."""
+
+MIMIC_CXR_LABELLERS = ("chexpert", "negbio")
+"""Tables of labels, the first that is there is read: CheXpert's own labels come from the first."""
+
+
+def mimic_cxr_table(name: str) -> tuple[str, ...]:
+    """Return the names that a table of MIMIC-CXR-JPG may have: of each version, as published or unpacked."""
+    return tuple(f"mimic-cxr-{version}-{name}.csv{packed}" for version in MIMIC_CXR_VERSIONS for packed in (".gz", ""))
 
 
 _CHEXPERT_PARTS = (*CHEXPERT_TABLES, "train", "valid")
@@ -31,7 +38,7 @@ _LABEL_FILES: dict[str, tuple[str, ...]] = {
     "chexpert": tuple(
         f"{folder}{name}" for folder in ("", *(f"{inner}/" for inner in CHEXPERT_FOLDERS)) for name in CHEXPERT_TABLES
     ),
-    "mimic_cxr": tuple(path for name in ("metadata", "split", "chexpert") for path in mimic_cxr_table(name)),
+    "mimic_cxr": tuple(path for name in ("metadata", "split", *MIMIC_CXR_LABELLERS) for path in mimic_cxr_table(name)),
 }
 
 

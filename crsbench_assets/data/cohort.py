@@ -43,6 +43,7 @@ class Cohort:
         root: as ``config.layouts.image_root`` finds it; None for a cohort without images.
         stated: float64 (n, k): labels as the source states them, before the label policy: 1, 0, -1 uncertain, NaN
             blank; None where a label cannot be left open.
+        notes: what the reader chose where copies of a release differ, one clause each.
     """
 
     image_ids: list[str]
@@ -53,6 +54,7 @@ class Cohort:
     paths: list[str] | None = None
     root: str | None = None
     stated: NDArray[np.float64] | None = None
+    notes: list[str] = field(default_factory=list)
 
     def files(self) -> dict[str, Path]:
         """Return the file of every image that may be opened: those that are not left out, by image id.

@@ -194,6 +194,33 @@ def pictures(checks: Sequence[ImageCheck]) -> Pictures:
     )
 
 
+def shared_pictures(checks: Sequence[ImageCheck], others: Sequence[ImageCheck]) -> dict[str, str]:
+    """Return which images of one source are also images of another: equal pixels, or confirmed near-duplicates.
+
+    Args:
+        checks: what was found of the files of the one source; none give none.
+        others: what was found of those of the other.
+
+    Returns:
+        Image id of ``checks`` -> the first id, in the order of ids, among the images of ``others`` that it equals; of
+        those only that are one picture with it directly, not through a third.
+    """
+    from crsbench_assets.images.perceptual import THUMBNAIL_PX, perceptual_hashes
+
+    own, foreign = ([check for check in side if check.pixel_hash is not None] for side in (checks, others))
+    if not own or not foreign:
+        return {}
+    both = [*own, *foreign]
+    thumbnails = np.frombuffer(b"".join(check.thumbnail for check in both), dtype=np.uint8)
+    thumbnails = thumbnails.reshape(-1, THUMBNAIL_PX, THUMBNAIL_PX)
+    pairs = same_pictures(perceptual_hashes(thumbnails), thumbnails)
+    crossing = pairs[(pairs[:, 0] < len(own)) & (pairs[:, 1] >= len(own))]
+    found: dict[str, list[str]] = {}
+    for one, other in crossing.tolist():
+        found.setdefault(both[one].image_id, []).append(both[other].image_id)
+    return {image_id: min(ids) for image_id, ids in sorted(found.items())}
+
+
 def oversized_components(images: pl.DataFrame) -> pl.DataFrame:
     """Return the groups that duplicates made too large, with their images.
 

@@ -79,7 +79,8 @@ def check_images(cohort: Cohort, *, n_threads: int, progress: Callable[[int, int
     """
     if n_threads < 1:
         raise ValueError(f"n_threads must be at least 1, got {n_threads}")
-    files = sorted(cohort.files().items())
+    # in the order of their paths, in which a disk has them
+    files = sorted(cohort.files().items(), key=lambda item: (str(item[1]), item[0]))
     chunks = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
     checks: list[ImageCheck] = []
     pool = ThreadPoolExecutor(max_workers=n_threads)
@@ -89,7 +90,7 @@ def check_images(cohort: Cohort, *, n_threads: int, progress: Callable[[int, int
             progress(len(checks), len(files))
     finally:
         pool.shutdown(cancel_futures=True)  # an interrupt does not wait for 190,000 files
-    return checks
+    return sorted(checks, key=lambda check: check.image_id)
 
 
 def _checked(files: Iterable[tuple[str, Path]]) -> list[ImageCheck]:
@@ -209,14 +210,21 @@ def _missing_below(
     by_name: dict[str, list[tuple[tuple[str, ...], int]]] = defaultdict(list)
     for parts, i in wanted:
         by_name[parts[0]].append((parts[1:], i))
+    in_any_case: dict[str, str] = {}
+    folded = {name.lower() for name in by_name}
+    entries: dict[str, os.DirEntry[str]] = {}
     try:
         with os.scandir(folder) as listing:
-            entries = {entry.name: entry for entry in listing if entry.name in by_name}
+            for entry in listing:
+                if entry.name in by_name:
+                    entries[entry.name] = entry
+                elif entry.name.lower() in folded:
+                    in_any_case[entry.name.lower()] = entry.name
     except OSError as error:
         yield from ((i, _os_fault(error)) for _, i in wanted)
         return
     for name, below in by_name.items():
-        fault = _entry_fault(root, entries.get(name))
+        fault = _entry_fault(root, entries.get(name), in_any_case.get(name.lower()))
         inner = [item for item in below if item[0]]
         for parts, i in below:
             if fault is not None:
@@ -227,9 +235,9 @@ def _missing_below(
             yield from _missing_below(root, entries[name].path, inner)
 
 
-def _entry_fault(root: str, entry: os.DirEntry[str] | None) -> tuple[str, str] | None:
+def _entry_fault(root: str, entry: os.DirEntry[str] | None, similar: str | None) -> tuple[str, str] | None:
     if entry is None:
-        return MISSING_FILE, "there is no such file"
+        return MISSING_FILE, f"there is no such file{f', but {similar}: rename it' if similar else ''}"
     if not entry.is_symlink():  # known from the listing: no further question to the disk
         return None
     target = os.path.realpath(entry.path)

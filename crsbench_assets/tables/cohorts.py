@@ -89,6 +89,7 @@ COHORT_TABLES = (
             ColumnSpec("height_px", "integer", "Height of the file's image", nullable=True, low=1),
             ColumnSpec("file_reason", "text", "Why there is no file", nullable=True),
         ),
+        code_version=2,
         schema_version=3,
         is_bulk=True,
         stays_home=True,

@@ -70,6 +70,7 @@ REASONS: dict[str, str] = {
     "unreadable": "the file cannot be decoded to its last row",
     "too_small": "the shortest side is below 16 px",
     "constant": "all pixels are equal",
+    "in_own_dataset": "an image of the shift target that the dataset itself holds, too",
     # flags of records
     "no_effect": "the corruption left more than 1 % of the test images as they were",
 }

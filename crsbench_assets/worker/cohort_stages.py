@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import polars as pl
 
@@ -16,11 +17,13 @@ from crsbench_assets.config.pace import Pace
 from crsbench_assets.config.randomness import keyed_ranks
 from crsbench_assets.data import leakage, splits
 from crsbench_assets.data.cohort import Cohort, closed_in_words, images_frame, read_cohorts
-from crsbench_assets.data.integrity import check_images, joined_groups
+from crsbench_assets.data.duplicates import shared_pictures
+from crsbench_assets.data.integrity import ImageCheck, check_images, joined_groups
 from crsbench_assets.data.statistics import dataset_statistics
 from crsbench_assets.worker.context import StageContext, StageOutput, require_source_unchanged
 
 LEFT_OUT = "left_out"
+IN_OWN_DATASET = "in_own_dataset"
 
 SHOWN_FAULTS = 20
 """Images whose fault stands in the sentence that refuses a cohort."""
@@ -35,6 +38,9 @@ def index(context: StageContext) -> StageOutput:
     cohorts = read_cohorts(context.dataset, settings.label_policy, settings.agreements)
     for source_id in context.dataset.sources.keys() - cohorts.keys():
         context.progress(f"{source_id} is not read: it {closed_in_words(context.dataset, source_id)}")
+    for source_id, cohort in cohorts.items():
+        for note in cohort.notes:
+            context.progress(f"{source_id}: {note}")
     images, quarantine = look_at(context, cohorts)
     require_usable(context.dataset, images, cohorts, quarantine)
     return StageOutput({"quarantine": quarantine, "images": images})
@@ -44,8 +50,13 @@ def look_at(context: StageContext, cohorts: dict[str, Cohort]) -> tuple[pl.DataF
     """Return the rows of ``images`` and ``quarantine`` of cohorts, after every file was decoded."""
     frames: list[pl.DataFrame] = []
     left_out: list[tuple[str, str, str, str | None]] = []
+    own: list[ImageCheck] = []
     for source_id, cohort in cohorts.items():
         checks = check_images(cohort, n_threads=context.n_threads, progress=_progress(context, source_id))
+        if source_id == PRIMARY:
+            own = checks
+        else:
+            checks = _foreign(checks, own)
         left_out += [(source_id, *row) for row in cohort.left_out]
         left_out += [(source_id, c.image_id, c.reason, c.detail) for c in checks if c.reason is not None]
         salt = context.project.registry.settings.group_salt
@@ -53,6 +64,26 @@ def look_at(context: StageContext, cohorts: dict[str, Cohort]) -> tuple[pl.DataF
     schema = dict.fromkeys(("source_id", "image_id", "reason", "detail"), pl.String)
     quarantine = pl.DataFrame(left_out, schema=schema, orient="row")
     return pl.concat(frames), quarantine
+
+
+def _foreign(checks: list[ImageCheck], own: list[ImageCheck]) -> list[ImageCheck]:
+    """Return the checks of a shift target, those of images that the dataset itself holds with a reason.
+
+    The copy leaves the shift target and not the dataset, whose numbers do not depend on a target.
+    """
+    shared = shared_pictures(checks, own)
+    return [
+        replace(
+            check,
+            pixel_hash=None,
+            thumbnail=b"",
+            reason=IN_OWN_DATASET,
+            detail=f"it is the picture of {shared[check.image_id]} of the dataset itself",
+        )
+        if check.image_id in shared
+        else check
+        for check in checks
+    ]
 
 
 def require_usable(

@@ -10,6 +10,7 @@ import pytest
 from crsbench_assets.config.cards import PRIMARY, DatasetCard
 from crsbench_assets.config.settings import LabelPolicy
 from crsbench_assets.data.cohort import Cohort, read_cohorts
+from crsbench_assets.data.sources.chexpert import image_id
 from crsbench_assets_tests.data.layouts import (
     CXR_LABELS,
     card_of,
@@ -33,12 +34,13 @@ TRAIN: tuple[Row, ...] = (
 VALID: tuple[Row, ...] = (
     ("valid/patient00001/study3/view1_frontal.jpg", "Frontal", "AP", {"Edema": "0.0", "Fracture": "1.0"}),
 )
-IDS = [
-    "train/patient00001/study1/view1_frontal",
-    "train/patient00001/study2/view1_frontal",
-    "train/patient00002/study1/view1_frontal",
-    "valid/patient00001/study3/view1_frontal",
-]
+# in the order of their ids
+IDS = {
+    "0d116341eacf061e5b0b": "train/patient00002/study1/view1_frontal.jpg",
+    "0d3cc335a9f1f99ea1f2": "train/patient00001/study2/view1_frontal.jpg",
+    "d3c92117194f572b9ce3": "train/patient00001/study1/view1_frontal.jpg",
+    "f8185c7707b50cf9037b": "valid/patient00001/study3/view1_frontal.jpg",
+}
 
 
 def write_tables(folder: Path, prefix: str, train: tuple[Row, ...] = TRAIN) -> None:
@@ -71,14 +73,15 @@ def folder(tmp_path: Path) -> Path:
     return write_official(tmp_path, "CheXpert-v1.0-small")
 
 
+# Case "whole-row-patient-pick": patient00001 has study 1 {No Finding 1} and study 2 {Edema 1, Pneumonia -1}
 def test_the_cohort_is_the_frontal_images_of_both_tables(folder: Path) -> None:
     found = read(folder)
-    assert found.image_ids == IDS
-    assert found.groups == ["patient00001", "patient00001", "patient00002", "patient00001"]
+    assert found.image_ids == list(IDS)
+    assert found.groups == ["patient00002", "patient00001", "patient00001", "patient00001"]
     positive = [[CXR_LABELS[i] for i in np.flatnonzero(row == 1)] for row in found.labels]
     # every image keeps the labels of its own study, whatever the patient's first study says
-    assert positive == [["No Finding"], ["Edema"], [], ["Fracture"]]
-    assert found.paths == [f"{name}.jpg" for name in IDS]
+    assert positive == [[], ["Edema"], ["No Finding"], ["Fracture"]]
+    assert found.paths == list(IDS.values())
     assert (found.root, found.left_out, found.declared_split) == (str(folder), [], [None] * 4)
     assert len(found.files()) == 4
 
@@ -89,7 +92,7 @@ def test_an_uncertain_label_becomes_what_the_policy_says_and_a_blank_one_0(
 ) -> None:
     labels = read(folder, policy).labels
     assert labels[1, CXR_LABELS.index("Pneumonia")] == pneumonia
-    assert labels[2].tolist() == [0] * 14  # all blank
+    assert labels[0].tolist() == [0] * 14  # all blank
     assert (labels == -1).sum() == (policy == "u_ignore")
 
 
@@ -99,7 +102,7 @@ def test_root_is_the_official_folder_or_the_one_that_holds_it(tmp_path: Path, ve
     inner, outer = read(folder), read(tmp_path)
     assert outer.files() == inner.files()
     assert (outer.root, outer.paths) == (str(folder), inner.paths), "a root named anew makes nothing stale"
-    assert (outer.image_ids, outer.groups) == (IDS, inner.groups)
+    assert (outer.image_ids, outer.groups) == (list(IDS), inner.groups)
 
 
 @pytest.mark.parametrize("prefix", ["CheXpert-v1.0/", ""])
@@ -131,9 +134,9 @@ def test_every_fault_stands_in_one_sentence(folder: Path) -> None:
     said = refusal(card(folder))
     for clause in (
         "1 row(s) have a Path such as 'train/patient3/view1_frontal.jpg'; expected train/patientNNNNN/studyN/NAME.jpg",
-        "1 Path(s) stand more than once, such as 'train/patient00002/study1/view1_frontal'",
-        "column Edema holds '2.0' for image 'train/patient00002/study1/view1_frontal' (1 such row(s)); expected 1, 0, "
-        "-1 or blank",
+        "1 Path(s) stand more than once, such as 'train/patient00002/study1/view1_frontal.jpg'",
+        "column Edema holds '2.0' for image 'train/patient00002/study1/view1_frontal.jpg' (1 such row(s)); expected 1, "
+        "0, -1 or blank",
         "none of the 5 image files can be used",
     ):
         assert clause in said
@@ -173,5 +176,11 @@ def test_a_label_without_a_positive_is_no_fault(folder: Path) -> None:
 def test_an_absent_file_is_left_out(folder: Path) -> None:
     (folder / VALID[0][0]).unlink()
     found = read(folder)
-    assert [row[:2] for row in found.left_out] == [(IDS[3], "missing_file")]
-    assert found.image_ids == IDS
+    assert [row[:2] for row in found.left_out] == [("f8185c7707b50cf9037b", "missing_file")]
+    assert found.image_ids == list(IDS)
+
+
+def test_an_image_id_names_no_patient(folder: Path) -> None:
+    found = read(folder)
+    assert not any("patient" in name or "/" in name for name in found.image_ids)
+    assert found.image_ids == [image_id(path) for path in found.paths or []]

@@ -25,6 +25,7 @@ from crsbench_assets.data.duplicates import (
     oversized_components,
     pictures,
     same_pictures,
+    shared_pictures,
 )
 from crsbench_assets.data.integrity import ImageCheck, check_images
 from crsbench_assets.images.decode import decode
@@ -157,6 +158,16 @@ def test_chains_and_equal_pixels_are_one_picture() -> None:
     assert found.index == [0, 0, None, 1, 0, 0]
     assert found.phash[2] is None and found.phash[0] == found.phash[5]
     assert pictures([]).index == [] and pictures([ImageCheck("x")]).index == [None]
+
+
+# the dataset: a = 100, b = 200, c cannot be used. The target: t = 101 is a, u = 102 is t and not a, v has the pixels
+# of b under another id, w = 150 is nobody
+def test_pictures_that_two_sources_share_are_those_of_the_other_directly() -> None:
+    own = [flat(100, "a"), flat(200, "b"), ImageCheck("c", reason="constant")]
+    target = [flat(101, "t"), flat(102, "u"), flat(200, "v"), flat(150, "w"), ImageCheck("x", reason="unreadable")]
+    assert shared_pictures(target, own) == {"t": "a", "v": "b"}
+    assert shared_pictures(target, [flat(100, "z"), *own]) == {"t": "a", "v": "b"}, "the first id of several"
+    assert shared_pictures([], own) == shared_pictures(target, []) == {}
 
 
 def test_images_say_their_picture_and_how_many_groups_it_joined() -> None:

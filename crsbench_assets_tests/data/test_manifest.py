@@ -198,7 +198,7 @@ def test_a_manifest_without_rows_and_one_without_any_file_are_refused(tmp_path: 
 def test_a_missing_path_column_is_named(tmp_path: Path) -> None:
     manifest = tmp_path / "labels.csv"
     manifest.write_text("image_id,label\na,negative\n", encoding="utf-8")
-    assert "missing column(s) file; it has image_id, label" in refusal(card_with_paths(manifest))
+    assert "it lacks the column(s) file; it has image_id, label" in refusal(card_with_paths(manifest))
 
 
 def test_every_bad_label_column_is_named(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from crsbench_assets.config.cards import DatasetCard
+from crsbench_assets.config.layouts import label_files
 from crsbench_assets.config.settings import LabelPolicy
 from crsbench_assets.data.cohort import Cohort, read_cohorts
 from crsbench_assets_tests.data import test_chexpert as chexpert
@@ -144,6 +145,38 @@ def test_tables_may_be_unpacked(primary: Path, root: Path) -> None:
     assert content(read(primary, root)) == before
 
 
+@pytest.mark.parametrize("suffix", [".csv.gz", ".csv"])
+def test_tables_may_be_renamed_after_their_release(primary: Path, root: Path, suffix: str) -> None:
+    before = content(read(primary, root))
+    for kind in TABLES:
+        data = gzip.decompress(table(root, kind).read_bytes())
+        table(root, kind).unlink()
+        renamed = root / f"mimic-cxr-2.1.0-{kind}{suffix}"
+        renamed.write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
+    assert content(read(primary, root)) == before
+    assert {path.name for path in label_files(card(primary, root).sources["elsewhere"])} == {
+        f"mimic-cxr-2.1.0-{kind}{suffix}" for kind in TABLES
+    }, "what the planner compares"
+
+
+@pytest.mark.parametrize("suffix", [".csv.gz", ".csv"])
+def test_negbio_is_read_where_there_is_no_chexpert_table_and_a_note_says_so(
+    primary: Path, root: Path, suffix: str
+) -> None:
+    before = read(primary, root)
+    rows = [
+        [subject, study, *["1.0" if name == "Fracture" else "" for name in sorted(CXR_LABELS)]]
+        for subject, study, _ in STUDIES
+    ]
+    write_table(table(root, "negbio", suffix), ["subject_id", "study_id", *sorted(CXR_LABELS)], rows)
+    assert content(read(primary, root)) == content(before), "the labels of CheXpert's own labeller come first"
+    assert before.notes == []
+    table(root, "chexpert").unlink()
+    found = read(primary, root)
+    assert [[CXR_LABELS[i] for i in np.flatnonzero(row == 1)] for row in found.labels] == [["Fracture"]] * 3
+    assert found.notes == ["its labels are those of negbio: there is no table chexpert"]
+
+
 def test_every_fault_stands_in_one_sentence(primary: Path, root: Path) -> None:
     rewrite_table(table(root, "metadata"), rows=[0, 1, 2, 2, 3, 4, 5, 6])
     rewrite_table(table(root, "split"), rows=[0, 1, 2, 3, 4, 6])
@@ -182,7 +215,7 @@ def test_a_root_that_is_half_there_names_what_is_missing(primary: Path, root: Pa
     table(root, "split").unlink()
     rewrite_table(table(root, "metadata"), columns=[0, 1, 2])
     said = refusal(card(primary, root))
-    assert "the file mimic-cxr-2.0.0-split.csv.gz or mimic-cxr-2.0.0-split.csv is missing" in said
+    assert "the file mimic-cxr-2.0.0-split.csv.gz or mimic-cxr-2.0.0-split.csv or mimic-cxr-2.1.0-split.csv.gz" in said
     assert "mimic-cxr-2.0.0-metadata.csv.gz lacks the column(s) ViewPosition" in said
 
 

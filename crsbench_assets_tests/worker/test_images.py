@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -102,6 +103,36 @@ def test_equal_pixels_are_one_group_and_never_straddle(photos_once: Project) -> 
     assert group["photo00"] == group["photo01"] == group["photo06"] == group["photo07"]
     assert len(set(group.values())) == N_IMAGES // 2 - 1
     assert photos_once.lake.read("leakage_violations", COHORT).is_empty()
+
+
+def test_an_image_of_the_dataset_leaves_its_shift_target_and_not_the_dataset(photos: HomeLayout) -> None:
+    folder = photos.root / "files" / "elsewhere"
+    folder.mkdir()
+    pixels = {f"other{i}": picture(1000 + i) for i in range(4)} | {"same": picture(10), "near": picture(20)}
+    pixels["near"][0, 0] += 1
+    for name, image in pixels.items():
+        Image.fromarray(image).save(folder / f"{name}.png")
+    rows = [(name, str(i % 2), f"{name}.png") for i, name in enumerate(pixels)]
+    pl.DataFrame(rows, schema=["image_id", "label", "file"], orient="row").write_csv(folder / "labels.csv")
+    columns = {"image_id": "image_id", "class_column": "label", "path": "file"}
+    source = {"layout": "manifest", "manifest": "../files/elsewhere/labels.csv", "columns": columns}
+    path = photos.root / "datasets" / "photos.yaml"
+    card = yaml.safe_load(path.read_text(encoding="utf-8"))
+    alone = open_project(photos.root)
+    compute(alone, ["index", "split"])
+    before = {table: alone.lake.read(table, COHORT) for table in ("images", "splits")}
+    write_card(photos.root, "datasets", card | {"id": "both", "shift": {"id": "far", "name": "Far", "source": source}})
+    both = open_project(photos.root)
+    compute(both, ["index", "split"])
+    found = both.lake.read("quarantine", ("both",)).select("source_id", "image_id", "reason", "detail").rows()
+    assert found == [
+        ("far", "near", "in_own_dataset", "it is the picture of photo20 of the dataset itself"),
+        ("far", "same", "in_own_dataset", "it is the picture of photo10 of the dataset itself"),
+    ]
+    images = both.lake.read("images", ("both",))
+    assert images.filter(pl.col("source_id") == "far")["image_id"].to_list() == [f"other{i}" for i in range(4)]
+    own = images.filter(pl.col("source_id") == "primary").drop("dataset_id")
+    assert own.equals(before["images"].drop("dataset_id")), "the dataset does not depend on a target"
 
 
 def test_a_condition_that_leaves_images_as_they_were_is_flagged(photos_once: Project) -> None:

@@ -16,6 +16,7 @@ from crsbench_assets.data.sources.tables import (
     class_labels,
     cohort_of,
     id_faults,
+    is_folder_there,
     official_root,
     official_table,
 )
@@ -34,9 +35,7 @@ def read_aptos2019(card: DatasetCard, source: Source, source_id: str) -> Cohort:
             grade, a grade without images.
     """
     root, faults = official_root(card, source, source_id)
-    has_images = (root / IMAGES).is_dir()
-    if not has_images:
-        faults.add(f"the folder {IMAGES} is missing")
+    has_images = is_folder_there(root, IMAGES, faults)
     table = official_table(root, [APTOS2019_LABELS], ["id_code", "diagnosis"], faults).sort("id_code")
     faults.add(*(f"{APTOS2019_LABELS}: {fault}" for fault in id_faults(table.get_column("id_code"), "id_code")))
     is_blank = table.get_column("diagnosis").is_null()

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from crsbench_assets.config.cards import DatasetCard, Source
 from crsbench_assets.config.layouts import ISIC2019_METADATA, ISIC2019_TRUTH
 from crsbench_assets.data.cohort import Cohort
-from crsbench_assets.data.sources.tables import Faults, cohort_of, id_faults, official_root, official_table
+from crsbench_assets.data.sources.tables import (
+    Faults,
+    cohort_of,
+    id_faults,
+    is_folder_there,
+    official_root,
+    official_table,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,9 +45,7 @@ def read_isic2019(card: DatasetCard, source: Source, source_id: str) -> Cohort:
     import polars as pl
 
     root, faults = official_root(card, source, source_id)
-    has_images = (root / IMAGES).is_dir()
-    if not has_images:
-        faults.add(f"the folder {IMAGES} is missing")
+    has_images = is_folder_there(root, IMAGES, faults)
     truth = official_table(root, [ISIC2019_TRUTH], ["image", *card.classes], faults).sort("image")
     metadata = official_table(root, [ISIC2019_METADATA], ["image", "lesion_id"], faults)
     for name, frame in ((ISIC2019_TRUTH, truth), (ISIC2019_METADATA, metadata)):

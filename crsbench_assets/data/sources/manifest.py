@@ -22,6 +22,7 @@ from crsbench_assets.data.sources.tables import (
     Faults,
     class_labels,
     cohort_of,
+    column_faults,
     id_faults,
     place_of,
     table_as_text,
@@ -40,7 +41,8 @@ def read_manifest(card: DatasetCard, source: Source, source_id: str, policy: Lab
     """Return the cohort that a manifest lists.
 
     One row per image. ``columns`` of the card say which column is what. Every cell of a CSV file is text as it is
-    written there, so ids and groups keep their leading zeros. Single-label and ordinal cohorts have one class column
+    written there, without spaces around it: ids and groups keep their leading zeros, and a space makes no second
+    patient. Single-label and ordinal cohorts have one class column
     with names of ``classes``, or with their 0-based positions where not all of it are names; multi-label cohorts one
     column per class with 1, 0, -1 (uncertain) or blank. Without a group column every image is its own group; without a
     split column the protocol draws the test split. A path column names image files below the card's root, else below
@@ -106,7 +108,8 @@ def _read_table(path: Path) -> pl.DataFrame:
 def _text(frame: pl.DataFrame, column: str) -> pl.Series:
     import polars as pl
 
-    return frame.get_column(column).cast(pl.String).replace("", None)  # "" in quotes is as blank as nothing
+    text = frame.get_column(column).cast(pl.String)
+    return text.str.strip_chars().replace("", None)  # "" in quotes is as blank as nothing
 
 
 def _missing_columns(card: DatasetCard, columns: ManifestColumns, frame: pl.DataFrame) -> list[str]:
@@ -118,8 +121,7 @@ def _missing_columns(card: DatasetCard, columns: ManifestColumns, frame: pl.Data
         return [f"task {card.task} needs `columns.class_column` in the card"]
     else:
         needed.add(columns.class_column)
-    missing = sorted(needed - set(frame.columns))
-    return [f"missing column(s) {', '.join(missing)}; it has {', '.join(frame.columns)}"] if missing else []
+    return [f"it {clause}" for clause in column_faults(frame, needed)]
 
 
 def _label_columns(card: DatasetCard, columns: ManifestColumns) -> dict[str, str]:
@@ -138,6 +140,7 @@ def _bad_splits(frame: pl.DataFrame, columns: ManifestColumns) -> list[str]:
 def _image_root(source: Source, faults: Faults) -> str | None:
     root = Path(str(image_root(source)))
     if not root.is_dir():
-        faults.add(f"the root {root} of its images is no folder")
+        remedy = f": unpack {root.name} and let the root name the folder" if root.is_file() else ""
+        faults.add(f"the root {root} of its images is no folder{remedy}")
         return None
     return str(root)

@@ -9,13 +9,14 @@ page, section 1: official test split, AP or PA, with a label row; section 2: gro
 from __future__ import annotations
 
 from crsbench_assets.config.cards import DatasetCard, Source
-from crsbench_assets.config.layouts import mimic_cxr_table
+from crsbench_assets.config.layouts import MIMIC_CXR_LABELLERS, mimic_cxr_table
 from crsbench_assets.config.settings import LabelPolicy
 from crsbench_assets.data.cohort import Cohort
 from crsbench_assets.data.labels import apply_policy
 from crsbench_assets.data.sources.tables import (
     cohort_of,
     id_faults,
+    is_folder_there,
     official_root,
     official_table,
     uncertain_labels,
@@ -29,8 +30,9 @@ VIEWS = ("AP", "PA")
 def read_mimic_cxr(card: DatasetCard, source: Source, source_id: str, policy: LabelPolicy) -> Cohort:
     """Return the frontal images of the official test split whose study has a label row, grouped by subject.
 
-    The root holds ``files`` and the tables ``metadata``, ``split`` and ``chexpert``, gzipped or plain. Labels are
-    found by the names of the card's classes: their columns are in alphabetical order here, in CheXpert's they are not.
+    The root holds ``files`` and the tables ``metadata``, ``split`` and ``chexpert``, gzipped or plain; without
+    ``chexpert`` the labels of ``negbio`` are read, and a note says so. Labels are found by the names of the card's
+    classes: their columns are in alphabetical order here, in CheXpert's they are not.
 
     Raises:
         ConfigError: every fault in one sentence: an absent file, folder or column, an id that stands twice, an image
@@ -39,17 +41,18 @@ def read_mimic_cxr(card: DatasetCard, source: Source, source_id: str, policy: La
     import polars as pl
 
     root, faults = official_root(card, source, source_id)
-    has_images = (root / FILES).is_dir()
-    if not has_images:
-        faults.add(f"the folder {FILES} is missing")
+    has_images = is_folder_there(root, FILES, faults)
     ids = ["dicom_id", "subject_id", "study_id", "ViewPosition"]
     metadata = official_table(root, mimic_cxr_table("metadata"), ids, faults)
     split = official_table(root, mimic_cxr_table("split"), ["dicom_id", "split"], faults)
-    labelled = official_table(root, mimic_cxr_table("chexpert"), ["study_id", *card.classes], faults)
+    preferred = MIMIC_CXR_LABELLERS[0]
+    there = (name for name in MIMIC_CXR_LABELLERS if any((root / file).is_file() for file in mimic_cxr_table(name)))
+    labeller = next(there, preferred)
+    labelled = official_table(root, mimic_cxr_table(labeller), ["study_id", *card.classes], faults)
     for kind, frame, column in (
         ("metadata", metadata, "dicom_id"),
         ("split", split, "dicom_id"),
-        ("chexpert", labelled, "study_id"),
+        (labeller, labelled, "study_id"),
     ):
         faults.add(*(f"{kind}: {fault}" for fault in id_faults(frame.get_column(column), column)))
     for column in ("subject_id", "study_id"):
@@ -88,5 +91,6 @@ def read_mimic_cxr(card: DatasetCard, source: Source, source_id: str, policy: La
         stated=raw,
         paths=places.fill_null("").to_list(),
         root=str(root) if has_images else None,
+        notes=[] if labeller == preferred else [f"its labels are those of {labeller}: there is no table {preferred}"],
     )
     return cohort_of(card, faults, rows)

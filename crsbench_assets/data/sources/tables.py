@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 BLANK_CLASS = "blank_class"
 
+_OTHER_SEPARATORS = (";", "\t")
+_SECOND = "_duplicated_0"
+"""What Polars adds to the second column of one name."""
+
 
 @dataclass
 class Faults:
@@ -80,15 +84,50 @@ def official_root(card: DatasetCard, source: Source, source_id: str) -> tuple[Pa
             f"{source.layout}: unpack {root.name} and let the root name the folder."
         )
     if not root.is_dir():
+        beside = [path.name for path in _archives(root.parent) if path.name.startswith(f"{root.name}.")]
+        remedy = f"unpack {beside[0]}, which lies beside it" if beside else "correct the root"
         raise ConfigError(
             f"{place_of(root, card, source_id)}: there is no such folder; expected the one that holds the official "
-            f"files of {source.layout}: correct the root."
+            f"files of {source.layout}: {remedy}."
         )
     return root, Faults(place_of(root, card, source_id))
 
 
+def is_folder_there(root: Path, name: str, faults: Faults) -> bool:
+    """Return whether a folder of an official layout is there; a fault says where else it may be.
+
+    Args:
+        root: the folder of the official files.
+        name: the name of the folder.
+        faults: where the absence is told.
+    """
+    is_there = (root / name).is_dir()
+    if not is_there:
+        faults.add(f"the folder {name} is missing{_elsewhere(root, [name])}")
+    return is_there
+
+
+def _elsewhere(root: Path, names: Sequence[str]) -> str:
+    """Return the words about an absent file or folder that lies packed in the root, or one folder below it."""
+    packed = [path.name for path in _archives(root)]
+    if packed:
+        return f" (unpack {' and '.join(packed)} there)"
+    below = sorted(folder.name for folder in root.iterdir() if any((folder / name).exists() for name in names))
+    return f" (it lies in {below[0]}: let the root name that folder)" if len(below) == 1 else ""
+
+
+def _archives(folder: Path) -> list[Path]:
+    """Return the archives that lie in a folder; a gzipped table is none."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.name.lower().endswith((".zip", ".tar", ".tar.gz", ".tgz")))
+
+
 def table_as_text(path: Path) -> pl.DataFrame:
     """Return a table of CSV (gzipped or plain, UTF-8) or Parquet; cells of a CSV are text as they stand there.
+
+    A CSV may be separated by commas, or by semicolons or tabs throughout, as spreadsheets of some countries write it.
+    Spaces around a name of a column are none of it, and a row without any cell is no row.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -101,7 +140,25 @@ def table_as_text(path: Path) -> pl.DataFrame:
         raise FileNotFoundError(path)
     if path.suffix == ".parquet":
         return pl.read_parquet(path)
-    return pl.read_csv(path, infer_schema=False)  # a guessed type would make 7 of the group 007
+    frame = pl.read_csv(path, infer_schema=False)  # a guessed type would make 7 of the group 007
+    separator = next((mark for mark in _OTHER_SEPARATORS if frame.width == 1 and mark in frame.columns[0]), None)
+    if separator is not None:
+        frame = pl.read_csv(path, infer_schema=False, separator=separator)
+    frame = frame.rename({name: name.strip() for name in frame.columns})
+    return frame.filter(~pl.all_horizontal(pl.all().is_null()))
+
+
+def column_faults(frame: pl.DataFrame, columns: Collection[str]) -> list[str]:
+    """Return the faults of a table's header: a column that is needed and missing, or that stands twice.
+
+    Args:
+        frame: the table as :func:`table_as_text` reads it.
+        columns: the names of the columns that are needed.
+    """
+    missing = sorted(set(columns) - set(frame.columns))
+    faults = [f"lacks the column(s) {', '.join(missing)}; it has {', '.join(frame.columns)}"] if missing else []
+    repeated = sorted(name for name in set(columns) if f"{name}{_SECOND}" in frame.columns)
+    return faults + ([f"has the column(s) {', '.join(repeated)} twice; expected one each"] if repeated else [])
 
 
 def official_table(root: Path, names: Sequence[str], columns: Collection[str], faults: Faults) -> pl.DataFrame:
@@ -121,16 +178,15 @@ def official_table(root: Path, names: Sequence[str], columns: Collection[str], f
     empty = pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
     path = next((root / name for name in names if (root / name).is_file()), None)
     if path is None:
-        faults.add(f"the file {' or '.join(names)} is missing")
+        faults.add(f"the file {' or '.join(names)} is missing{_elsewhere(root, names)}")
         return empty
     try:
         frame = table_as_text(path)
     except (OSError, pl.exceptions.PolarsError) as error:
         faults.add(f"{path.name} cannot be read as CSV ({str(error).splitlines()[0]})")
         return empty
-    missing = sorted(set(columns) - set(frame.columns))
-    if missing:
-        faults.add(f"{path.name} lacks the column(s) {', '.join(missing)}; it has {', '.join(frame.columns)}")
+    if wrong := column_faults(frame, columns):
+        faults.add(*(f"{path.name} {clause}" for clause in wrong))
         return empty
     if frame.height == 0:
         faults.add(f"{path.name} has no rows")
