@@ -169,7 +169,14 @@ class Embedding(_Card):
     block: Annotated[int, Field(gt=0)] | None = None
     """1-based block (or stage) whose output is the embedding; None is the last."""
     depth_taps: tuple[int, int, int, int] | None = None
-    """1-based blocks (or stages) read at 25, 50, 75 and 100 % depth."""
+    """1-based blocks (or stages) read at 25, 50, 75 and 100 % depth, in this order."""
+
+    @field_validator("depth_taps")
+    @classmethod
+    def _depth_grows(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and (min(value) < 1 or list(value) != sorted(value)):
+            raise ValueError("depth_taps are blocks counted from 1, from shallow to deep")
+        return value
 
 
 class SyntheticCell(_Card):

@@ -32,3 +32,18 @@ class StageError(CrsbenchError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+REASON_LENGTH = 200
+"""Characters of another library's message that are shown."""
+
+
+def reason_of(error: BaseException) -> str:
+    r"""Return what a library says of an error, as a part of our sentence: its first line, else the name of its type.
+
+    Example:
+        >>> reason_of(ValueError("no such size.\nSee the manual")), reason_of(EOFError())
+        ('no such size', 'EOFError')
+    """
+    line = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    return (line if len(line) <= REASON_LENGTH else f"{line[:REASON_LENGTH]}...") or type(error).__name__

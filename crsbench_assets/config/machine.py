@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.errors import ConfigError, reason_of
 
 if TYPE_CHECKING:
     import torch
@@ -41,10 +41,9 @@ def torch_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
         raise ConfigError(
-            f"device {name!r} cannot be used here ({reason}): set `device` in crsbench.yaml to auto, cpu, cuda, cuda:1 "
-            "or mps."
+            f"device {name!r} cannot be used here ({reason_of(error)}): set `device` in crsbench.yaml to auto, cpu, "
+            "cuda, cuda:1 or mps."
         ) from None
     return device
 

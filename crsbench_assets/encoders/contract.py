@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from crsbench_assets.config.cards import EncoderCard
+from crsbench_assets.config.errors import reason_of
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.randomness import keyed_generator
 from crsbench_assets.encoders.networks import ImageEncoder, load_encoder
@@ -153,8 +154,7 @@ def _short_type(encoder: ImageEncoder, images: NDArray[np.float32], vectors: NDA
     try:
         short = encode_as(images, torch.bfloat16)
     except RuntimeError as error:
-        reason = str(error).strip().split("\n")[0]
-        yield Check("bfloat16", "not checked", f"the device has none ({reason})")
+        yield Check("bfloat16", "not checked", f"the device has none ({reason_of(error)})")
         return
     least = min(cosine_similarity(a, b) for a, b in zip(short, vectors, strict=True))
     use = "usable" if least >= MIN_COSINE_SHORT else "refused: float32 only"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from crsbench_assets.encoders.pooling import pooled_features
+from crsbench_assets.encoders.pooling import PoolingError, pooled_features
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,7 +61,7 @@ class Tower(Protocol):
         """Return (n, d), the network's own pooling of its last output: one of :data:`HEADS`.
 
         Raises:
-            ValueError: the network has no such head.
+            PoolingError: the network has no such head.
         """
         ...
 
@@ -127,7 +127,7 @@ class NetworkEncoder:
         pooling, block = self._embedding.pooling, self._embedding.block
         if pooling in HEADS:
             if block is not None:
-                raise ValueError(f"pooling {pooling} does not exist for a block")
+                raise PoolingError(f"pooling {pooling} does not exist for a block")
             return [self._tower.head(last, pooling)]
         return [pooled_features(last if block is None else outputs[block], pooling, self._tower.n_prefix_tokens)]
 

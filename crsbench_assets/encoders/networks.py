@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crsbench_assets.config.cards import IMAGE_KINDS, EncoderCard
-from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.errors import ConfigError, CrsbenchError, reason_of
+from crsbench_assets.encoders.pooling import PoolingError
 from crsbench_assets.encoders.weights import remember_weights
 
 
@@ -79,26 +80,50 @@ def load_encoder(card: EncoderCard, device: str = "cpu") -> ImageEncoder:
             f"encoder {card.id!r} is of kind {card.kind}, and its card has no {' and no '.join(absent)}: add what "
             "is missing."
         )
+    loader = card.weights.loader
     try:
-        encoder = _loader(card.weights.loader)(card, device)
-    except ModuleNotFoundError as missing:
-        raise ConfigError(
-            f"encoder {card.id!r} needs the package {missing.name}, which is not installed: "
-            "pip install 'crsbench[encoders]'."
-        ) from None
-    px = card.preprocessing.input_px
-    try:
-        width = encoder.encode(np.zeros((1, 3, px, px), dtype=np.float32)).shape[1]
-    except ValueError as error:
+        encoder = _loader(loader)(card, device)
+        vectors = _of_black_image(encoder, card.preprocessing.input_px)
+    except CrsbenchError:
+        raise
+    except PoolingError as error:
         raise ConfigError(f"encoder {card.id!r}: {error}; correct embedding.pooling in its card.") from None
-    if width != card.embedding.dim:
+    except ModuleNotFoundError as missing:
+        remedy = "install it, or correct weights.loader" if ":" in loader else "pip install 'crsbench[encoders]'"
         raise ConfigError(
-            f"encoder {card.id!r}: its vectors are {width} wide, and its card says embedding.dim {card.embedding.dim}: "
-            "correct the card, or name the weights that it means."
+            f"encoder {card.id!r} needs the package {missing.name}, which is not installed: {remedy}."
+        ) from None
+    except (Exception, SystemExit) as error:  # code of other people: a library's, or the class that the card names
+        remedy = "the code that weights.loader names" if ":" in loader else "embedding and preprocessing in its card"
+        raise ConfigError(
+            f"encoder {card.id!r}: loader {loader!r} failed ({type(error).__name__}: {reason_of(error)}): correct "
+            f"{remedy}."
+        ) from error
+    if vectors.shape[1] != card.embedding.dim:
+        raise ConfigError(
+            f"encoder {card.id!r}: its vectors are {vectors.shape[1]} wide, and its card says embedding.dim "
+            f"{card.embedding.dim}: correct the card, or name the weights that it means."
         )
     if card.weights.has_files:
         remember_weights(card)
     return encoder
+
+
+def _of_black_image(encoder: ImageEncoder, px: int) -> NDArray[np.float32]:
+    """Return the vector of a black image, once it is certain that there is an encoder and that it gives vectors.
+
+    Raises:
+        TypeError: what was found instead.
+    """
+    lacking = [name for name in ("dim", "is_on_processor", "encode") if not hasattr(encoder, name)]
+    if lacking:
+        raise TypeError(f"a {type(encoder).__name__} without {', '.join(lacking)} is no image encoder")
+    vectors = encoder.encode(np.zeros((1, 3, px, px), dtype=np.float32))
+    found = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else type(vectors).__name__
+    is_row = isinstance(vectors, np.ndarray) and vectors.ndim == 2 and len(vectors) == 1
+    if not is_row or vectors.dtype != np.float32:
+        raise TypeError(f"encode of one image gives {found}, expected NumPy's float32 (1, d)")
+    return vectors
 
 
 def _loader(name: str) -> Callable[[EncoderCard, str], ImageEncoder]:

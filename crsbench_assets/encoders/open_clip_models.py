@@ -20,10 +20,11 @@ from open_clip.model import CLIPVisionCfg, _build_vision_tower  # type: ignore[i
 from open_clip.timm_model import TimmModel  # type: ignore[import-untyped]
 from open_clip.transformer import VisionTransformer  # type: ignore[import-untyped]
 
-from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.errors import ConfigError, reason_of
 from crsbench_assets.config.machine import torch_device
 from crsbench_assets.encoders.checkpoints.tensors import load_strictly, network_tensors
 from crsbench_assets.encoders.forward import NetworkEncoder
+from crsbench_assets.encoders.pooling import PoolingError
 from crsbench_assets.encoders.timm_models import TimmTower, check_blocks
 from crsbench_assets.encoders.weights import local_weights
 from crsbench_assets.storage.files import read_json
@@ -85,7 +86,7 @@ class OpenClipTower:
     def head(self, last: torch.Tensor, pooling: str) -> torch.Tensor:
         """See :class:`crsbench_assets.encoders.forward.Tower`."""
         if pooling != "projected" or self.module.proj is None or self.module.attn_pool is not None:
-            raise ValueError(f"pooling {pooling} does not exist for this tower of open_clip")
+            raise PoolingError(f"pooling {pooling} does not exist for this tower of open_clip")
         pooled = last[:, 0] if self.module.pool_type == "tok" else last[:, 1:].mean(dim=1)
         found: torch.Tensor = pooled @ self.module.proj
         return found
@@ -126,13 +127,19 @@ def open_clip_tower(card: EncoderCard, config: Path | None) -> Any:
     """
     assert card.weights is not None
     name = card.weights.network
+    where = config or f"open_clip {open_clip.__version__}"
     found = read_json(config).get("model_cfg") if config is not None else open_clip.get_model_config(name or "")
-    if not isinstance(found, dict) or "vision_cfg" not in found:
-        where = config or f"open_clip {open_clip.__version__}"
+    if not isinstance(found, dict) or not {"vision_cfg", "embed_dim"} <= found.keys():
         raise ConfigError(f"encoder {card.id!r}: {where} has no image tower {name or ''}: correct weights.network.")
-    vision = CLIPVisionCfg(**{**found["vision_cfg"], "timm_model_pretrained": False})
-    with torch.random.fork_rng(devices=[]):
-        visual = _build_vision_tower(found["embed_dim"], vision, quick_gelu=bool(found.get("quick_gelu", False)))
+    try:
+        vision = CLIPVisionCfg(**{**found["vision_cfg"], "timm_model_pretrained": False})
+        with torch.random.fork_rng(devices=[]):
+            visual = _build_vision_tower(found["embed_dim"], vision, quick_gelu=bool(found.get("quick_gelu", False)))
+    except Exception as error:  # a configuration is anybody's, and a size that does not fit ends in some layer
+        raise ConfigError(
+            f"encoder {card.id!r}: open_clip {open_clip.__version__} cannot build the image tower of {where} "
+            f"({reason_of(error)}): get the file again, or use another loader."
+        ) from error
     if not isinstance(visual, TimmModel | VisionTransformer):
         kind = type(visual).__name__
         raise ConfigError(f"encoder {card.id!r}: towers of open_clip's {kind} cannot be read: use timm's network.")

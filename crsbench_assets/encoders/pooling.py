@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import torch
 
 
+class PoolingError(ValueError):
+    """A pooling that a network's output does not have."""
+
+
 def pooled_features(output: torch.Tensor, pooling: str, n_prefix_tokens: int = 0) -> torch.Tensor:
     """Return one vector per image.
 
@@ -27,7 +31,7 @@ def pooled_features(output: torch.Tensor, pooling: str, n_prefix_tokens: int = 0
         (n, d). NaN anywhere in what is averaged gives NaN.
 
     Raises:
-        ValueError: the pooling does not exist for such an output, or needs a token that is not there.
+        PoolingError: the pooling does not exist for such an output, or needs a token that is not there.
 
     Example:
         >>> import torch
@@ -42,4 +46,4 @@ def pooled_features(output: torch.Tensor, pooling: str, n_prefix_tokens: int = 0
     if output.ndim == 3 and pooling == "mean_patches":
         return output[:, n_prefix_tokens:].mean(dim=1)
     form = "feature map" if output.ndim == 4 else f"sequence with {n_prefix_tokens} prefix tokens"
-    raise ValueError(f"pooling {pooling} does not exist for a {form}")
+    raise PoolingError(f"pooling {pooling} does not exist for a {form}")

@@ -20,16 +20,20 @@ from timm.layers.norm_act import BatchNormAct2d
 from timm.models.efficientnet import EfficientNet
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.errors import ConfigError, reason_of
 from crsbench_assets.config.machine import torch_device
 from crsbench_assets.encoders.checkpoints.efficientnet_lite import BLOCKS_PER_STAGE, read_checkpoint, timm_state_dict
 from crsbench_assets.encoders.checkpoints.tensors import load_strictly, network_tensors
 from crsbench_assets.encoders.checkpoints.timm_layouts import TIMM_LAYOUTS
 from crsbench_assets.encoders.forward import NetworkEncoder
+from crsbench_assets.encoders.pooling import PoolingError
 from crsbench_assets.encoders.weights import local_weights
 
 if TYPE_CHECKING:
     from crsbench_assets.config.cards import EncoderCard, WeightsSource
+
+OWN_WEIGHTS = {"cache_dir", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"}
+"""Arguments by which timm reads or downloads weights."""
 
 
 class TimmTower:
@@ -75,7 +79,7 @@ class TimmTower:
     def head(self, last: torch.Tensor, pooling: str) -> torch.Tensor:
         """See :class:`crsbench_assets.encoders.forward.Tower`."""
         if pooling == "map" and getattr(self.module, "attn_pool", None) is None:
-            raise ValueError(f"pooling {pooling} does not exist for a network without attention pooling")
+            raise PoolingError(f"pooling {pooling} does not exist for a network without attention pooling")
         found: torch.Tensor = self.module.forward_head(last, pre_logits=pooling == "map")
         return found
 
@@ -119,16 +123,21 @@ def timm_network(card: EncoderCard) -> Any:
     layout = TIMM_LAYOUTS.get(card.weights.loader)
     name = layout.network if layout else network_name(card.weights)
     options = {**(layout.options if layout else {}), **card.weights.network_options}
+    if ":" in name or OWN_WEIGHTS & options.keys():
+        found = ", ".join((f"network {name!r}", *sorted(OWN_WEIGHTS & options.keys())))
+        raise ConfigError(
+            f"encoder {card.id!r}: with {found} timm would look for weights itself: write the network's name without a "
+            "prefix, leave such options out, and name a place for weights in crsbench.yaml if they are not on the hub."
+        )
     if card.embedding.pooling == "projected":
         options["num_classes"] = card.embedding.dim
     try:
         return untrained_network(name, **options)
-    except (RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
+    except Exception as error:  # sizes that do not fit end in whatever the layer raises
         raise ConfigError(
-            f"encoder {card.id!r}: timm {timm.__version__} builds no network {name!r} ({reason}): correct "
+            f"encoder {card.id!r}: timm {timm.__version__} builds no network {name!r} ({reason_of(error)}): correct "
             "weights.hub_id, weights.network or weights.network_options."
-        ) from None
+        ) from error
 
 
 def network_name(weights: WeightsSource) -> str:
@@ -152,7 +161,13 @@ def network_encoder(
     load_strictly(card, network, tensors)
     px, native = card.preprocessing.input_px, getattr(getattr(network, "patch_embed", None), "img_size", None)
     if native is not None and tuple(native) != (px, px) and hasattr(network, "set_input_size"):
-        network.set_input_size(img_size=(px, px))
+        try:
+            network.set_input_size(img_size=(px, px))
+        except Exception as error:
+            raise ConfigError(
+                f"encoder {card.id!r}: its network takes no images of {px} px ({reason_of(error)}): correct "
+                "preprocessing.input_px."
+            ) from error
     tower = TimmTower(network)
     check_blocks(card, tower.n_blocks)
     return NetworkEncoder(tower, card.embedding, device)

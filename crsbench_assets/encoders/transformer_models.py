@@ -21,10 +21,11 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModel, CLIPVisionConfig, CLIPVisionModel
 
-from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.errors import ConfigError, reason_of
 from crsbench_assets.config.machine import torch_device
 from crsbench_assets.encoders.checkpoints.tensors import faults, network_tensors
 from crsbench_assets.encoders.forward import NetworkEncoder
+from crsbench_assets.encoders.pooling import PoolingError
 from crsbench_assets.encoders.timm_models import check_blocks
 from crsbench_assets.encoders.weights import WeightsError, local_weights
 from crsbench_assets.storage.files import read_json
@@ -78,7 +79,7 @@ class TransformerTower:
         """See :class:`crsbench_assets.encoders.forward.Tower`."""
         pool = getattr(self.module, "head", None)
         if pooling != "map" or pool is None:
-            raise ValueError(f"pooling {pooling} does not exist for this {type(self.module).__name__}")
+            raise PoolingError(f"pooling {pooling} does not exist for this {type(self.module).__name__}")
         found: torch.Tensor = pool(last)
         return found
 
@@ -126,12 +127,12 @@ def vision_config(card: EncoderCard, config: Path | None) -> Any:
         found = getattr(found, "vision_config", found)
         for name, value in options.items():
             setattr(found, name, value)
-    except (KeyError, TypeError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
+    except Exception as error:  # every model checks its own fields, in its own way
         raise ConfigError(
             f"encoder {card.id!r}: transformers {transformers.__version__} does not know the model of {config} "
-            f"({reason}): install the version that its page asks for, or use another loader."
-        ) from None
+            f"({reason_of(error)}): install the version that its page asks for, get the file again, or use another "
+            "loader."
+        ) from error
     return found
 
 

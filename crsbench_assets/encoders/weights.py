@@ -104,7 +104,13 @@ def local_weights(card: EncoderCard, *, may_download: bool = True) -> LocalWeigh
             that were not accepted.
         ConfigError: an installed package does not carry the file.
     """
-    found = _found(card, may_download=may_download)
+    try:
+        found = _found(card, may_download=may_download)
+        for path in found.files:
+            path.open("rb").close()  # safetensors would say that there is no such file
+    except OSError as error:
+        why = f"{error.filename} cannot be read ({error.strerror})"
+        raise WeightsError(card, "missing", why, "give yourself the right to read it, or name another place") from None
     known = _first_load(card)
     if known is not None and (hashes := [file_sha256(card, path) for path in found.files]) != known["sha256"]:
         names = ", ".join(path.name for path in found.files)
@@ -352,6 +358,8 @@ def _collected(card: EncoderCard, find: _Find, none_of: str, remedy: str, *, onl
     config = find(config_name) if config_name else None
     if config_name and config is None:
         raise WeightsError(card, "missing", f"{none_of} {config_name}", remedy)
+    if config is not None:
+        _check_config(card, config)
     if found.name.endswith(".index.json"):
         return LocalWeights(_shards(card, found, find, none_of, remedy), config)
     _check_hash(card, found)
@@ -364,7 +372,9 @@ def _shards(card: EncoderCard, index: Path, find: _Find, none_of: str, remedy: s
     try:
         names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         wanted = sorted({file for name, file in names.items() if name.startswith(prefix)})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        if any(Path(file).name != file or not file.endswith(".safetensors") for file in wanted):
+            raise ValueError("a shard lies beside its index")
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise WeightsError(card, "corrupt", f"{index} is no index of tensors", "get it again") from None
     if not wanted:
         why = f"{index} names no tensor that begins with {prefix!r}"
@@ -376,6 +386,15 @@ def _shards(card: EncoderCard, index: Path, find: _Find, none_of: str, remedy: s
             raise WeightsError(card, "missing", f"{none_of} {name}, which {index.name} names", remedy)
         paths.append(path)
     return tuple(paths)
+
+
+def _check_config(card: EncoderCard, path: Path) -> None:
+    try:
+        is_mapping = isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
+    except ValueError:
+        is_mapping = False
+    if not is_mapping:
+        raise WeightsError(card, "corrupt", f"{path} is no configuration of a network", "get the file again")
 
 
 def _check_hash(card: EncoderCard, path: Path) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crsbench_assets.config.cards import EncoderCard
-from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.errors import ConfigError, reason_of
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.storage.files import read_json, replace_json, storage_errors
 
@@ -54,14 +54,20 @@ def network_tensors(
 
     Raises:
         ConfigError: a file is damaged or holds other classes than tensors; no name begins with the prefix; tensors
-            are left over.
+            are left over, stand in two files, or hold no finite numbers.
     """
     tensors: dict[str, torch.Tensor] = {}
     for path in files:
         if path.suffix == ".safetensors":
-            tensors |= _of_safetensors(card, path, also_ignored)
+            found = _of_safetensors(card, path, also_ignored)
         else:
-            tensors |= _of_pickle(card, path, also_ignored)
+            found = _of_pickle(card, path, also_ignored)
+        if twice := tensors.keys() & found.keys():
+            raise ConfigError(
+                f"encoder {card.id!r}: {len(twice)} tensor(s) of {path.name} stand in another file as well "
+                f"({_examples(twice)}): get the files of one checkpoint."
+            )
+        tensors |= found
     if not tensors:
         assert card.weights is not None
         where = ", ".join(path.name for path in files)
@@ -69,6 +75,7 @@ def network_tensors(
             f"encoder {card.id!r}: no tensor of {where} begins with {card.weights.prefix!r}, so nothing would be "
             "loaded: correct weights.prefix, or name the weights that the card means."
         )
+    _refuse_no_numbers(card, tensors)
     return tensors
 
 
@@ -120,6 +127,29 @@ def is_ignored(card: EncoderCard, name: str, also_ignored: Collection[str] = ())
     return any(fnmatchcase(name, pattern) for pattern in (*card.weights.ignored, *also_ignored))
 
 
+def _refuse_no_numbers(card: EncoderCard, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse tensors that are no numbers of a network, though their names and shapes may fit.
+
+    Raises:
+        ConfigError: 8-bit codes of a quantised file, whose scales stand elsewhere; NaN or infinity, as a training that
+            diverged leaves them.
+    """
+    import torch
+
+    coded = [name for name, tensor in tensors.items() if tensor.element_size() == 1 and tensor.dtype != torch.bool]
+    if coded:
+        raise ConfigError(
+            f"encoder {card.id!r}: {len(coded)} tensor(s) are 8-bit codes of a quantised file ({_examples(coded)}): "
+            "get the file in 16 or 32 bits."
+        )
+    broken = [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
+    if broken:
+        raise ConfigError(
+            f"encoder {card.id!r}: {len(broken)} tensor(s) hold NaN or infinity ({_examples(broken)}): get the file "
+            "again, or name other weights."
+        )
+
+
 def _examples(names: Collection[str]) -> str:
     shown = sorted(names)[:N_EXAMPLES]
     return ", ".join(shown) + (", ..." if len(names) > N_EXAMPLES else "")
@@ -162,7 +192,7 @@ def _of_safetensors(card: EncoderCard, path: Path, also_ignored: Collection[str]
             names = _kept(card, path, stream.keys(), also_ignored)
             return {name[cut:]: stream.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
-        raise ConfigError(f"encoder {card.id!r}: {path} is damaged ({error}): get it again.") from None
+        raise ConfigError(f"encoder {card.id!r}: {path} is damaged ({reason_of(error)}): get it again.") from None
 
 
 def _of_pickle(card: EncoderCard, path: Path, also_ignored: Collection[str]) -> dict[str, torch.Tensor]:
@@ -217,9 +247,8 @@ def _unpickled(card: EncoderCard, path: Path, also_ignored: Collection[str]) -> 
             f"encoder {card.id!r}: {path} {what}, and reading it could run code: get a file of tensors alone, or, for "
             "a class that runs nothing, name it in weights.allowed_globals."
         ) from None
-    except (OSError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ConfigError(f"encoder {card.id!r}: {path} is damaged ({reason}): get it again.") from None
+    except Exception as error:  # bytes that are no pickle end in any error of the unpickler
+        raise ConfigError(f"encoder {card.id!r}: {path} is damaged ({reason_of(error)}): get it again.") from error
     tensors = _state(content)
     if tensors is None:
         raise ConfigError(f"encoder {card.id!r}: {path} holds no mapping of names to tensors: name another file.")
