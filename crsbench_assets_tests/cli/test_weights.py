@@ -102,3 +102,63 @@ def test_what_a_home_names_and_every_state(run, tiny_home, tmp_path):
     assert run("encoders", "add", "medgemma", "--home", str(tiny_home.root))[0] == 0
     verdict = {f.check: (f.verdict, f.remedy) for f in examine(tiny_home)}["weights of medgemma"]
     assert verdict[0] == "blocker" and "https://huggingface.co/google/medgemma-4b-it" in verdict[1]
+
+
+SECRET = "hf_aSecretThatNobodyMayReadAnywhere"
+
+
+@pytest.mark.parametrize("is_offline", [True, False])
+def test_a_token_is_never_printed(run, tiny_home, monkeypatch, is_offline):
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", is_offline)
+
+    def refuse(*arguments, **options):
+        raise OSError(f"https://huggingface.co/x?signature={SECRET}")
+
+    if not is_offline:
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    said = []
+    for words in (
+        ("encoders", "add", "medsiglip"), ("weights", "status"), ("weights", "status", "--format", "json"),
+        ("encoders", "show", "medsiglip"), ("encoders", "check", "medsiglip"), ("doctor",), ("plan",),
+    ):  # fmt: skip
+        said += run(*words, "--home", str(tiny_home.root))[1:]
+    assert any("medsiglip" in text for text in said)
+    assert SECRET not in "".join(said)
+    kept = [path.read_bytes() for path in tiny_home.root.rglob("*") if path.is_file()]
+    assert not any(SECRET.encode() in content for content in kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("mine", {"kind": "tensorflow"}, "kind"),
+        ("mine", {"embedding": {"pooling": "median", "dim": 192, "n_blocks": 12}}, "embedding.pooling"),
+        (
+            "mine",
+            {"embedding": {"pooling": "cls", "dim": 192, "n_blocks": 12, "depth_taps": [9, 6, 3, 1]}},
+            "depth_taps",
+        ),
+        ("mine", {"weights": {"loader": "timm", "hub": "vit"}}, "weights.hub"),
+        ("mine", {"preprocessing": None, "weights": {}}, "weights.loader"),
+        ("mine", {"id": "another"}, "a card's file is named after its id"),
+        ("resnet50", {"id": "resnet50"}, "reuses the id 'resnet50' of a catalogue card"),
+    ],
+)
+def test_a_card_that_cannot_be_meant(run, tiny_home, name, change, said):
+    card = yaml.safe_load(blocks("yaml")[0]) | {"id": "mine"} | change
+    (tiny_home.root / "encoders" / f"{name}.yaml").write_text(yaml.safe_dump(card))
+    code, out, err = run("encoders", "check", name, "--home", str(tiny_home.root))
+    assert (code, out, err.count("\n")) == (1, "", 1), err
+    assert said in err and f"{name}.yaml" in err
+
+
+def test_two_files_of_one_id_and_a_card_added_twice(run, tiny_home, tmp_path):
+    (tmp_path / "mine.yaml").write_text(blocks("yaml")[0].replace("id: vit_tiny", "id: mine"))
+    add = ("encoders", "add", "mine.yaml", "--home", str(tiny_home.root))
+    assert run(*add)[0] == 0
+    other = (tmp_path / "mine.yaml").read_text().replace("pooling: cls", "pooling: mean_patches")
+    (tmp_path / "mine.yaml").write_text(other)
+    code, _, err = run(*add)
+    assert code == 1 and err.count("\n") == 1 and "mine" in err
+    assert "pooling: cls" in (tiny_home.root / "encoders" / "mine.yaml").read_text()
