@@ -98,8 +98,9 @@ class WeightsSource(_Card):
     """The library's name of the network, where ``hub_id`` is a repository."""
     network_options: dict[str, bool | int | float | str | tuple[int, ...]] = {}
     """Arguments of the network that differ from those of its name."""
-    prefix: str = ""
-    """What the names of the network's tensors begin with in the file; a file without any such tensor is refused."""
+    prefix: str | tuple[str, ...] = ""
+    """What the names of the network's tensors begin with in the file, or may begin with where releases differ; a file
+    without any such tensor is refused."""
     ignored: dict[str, str] = {}
     """Pattern of names -> why these tensors of the file are not the network's; any other left over is an error."""
     allowed_globals: tuple[Literal["argparse.Namespace"], ...] = ()
@@ -117,6 +118,11 @@ class WeightsSource(_Card):
     def is_loadable(self) -> bool:
         """Whether this version has the loader."""
         return self.loader in LOADERS or ":" in self.loader
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What the names of the network's tensors may begin with."""
+        return (self.prefix,) if isinstance(self.prefix, str) else self.prefix
 
     @property
     def has_files(self) -> bool:

@@ -368,16 +368,16 @@ def _collected(card: EncoderCard, find: _Find, none_of: str, remedy: str, *, onl
 
 def _shards(card: EncoderCard, index: Path, find: _Find, none_of: str, remedy: str) -> tuple[Path, ...]:
     """Return the files of an index that hold tensors of the network: a tower is a small part of a chat model."""
-    prefix = _weights(card).prefix
+    prefixes = _weights(card).prefixes
     try:
         names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        wanted = sorted({file for name, file in names.items() if name.startswith(prefix)})
+        wanted = sorted({file for name, file in names.items() if name.startswith(prefixes)})
         if any(Path(file).name != file or not file.endswith(".safetensors") for file in wanted):
             raise ValueError("a shard lies beside its index")
     except (ValueError, KeyError, TypeError, AttributeError):
         raise WeightsError(card, "corrupt", f"{index} is no index of tensors", "get it again") from None
     if not wanted:
-        why = f"{index} names no tensor that begins with {prefix!r}"
+        why = f"{index} names no tensor that begins with {' or '.join(map(repr, prefixes))}"
         raise WeightsError(card, "corrupt", why, "correct weights.prefix, or name the weights that the card means")
     paths = []
     for name in wanted:

@@ -10,6 +10,7 @@ import json
 from math import prod
 
 import pytest
+import timm
 import torch
 import torchvision
 
@@ -17,6 +18,7 @@ from crsbench_assets.encoders.checkpoints.timm_layouts import beit_names, openai
 from crsbench_assets.encoders.open_clip_models import open_clip_tower
 from crsbench_assets.encoders.timm_models import timm_network
 from crsbench_assets.encoders.transformer_models import model_class, vision_config
+from crsbench_assets.encoders.weights import hub_repository
 from crsbench_assets_tests.encoders.tiny import catalogue_card
 
 N_PARAMETERS = {
@@ -179,6 +181,51 @@ def test_tensors_of_the_published_architecture(encoder_id, tmp_path):
     assert shapes == EXPECTED[encoder_id]()
     assert all(tensor.is_meta for tensor in found.state_dict().values())
     assert sum(parameter.numel() for parameter in found.parameters()) == N_PARAMETERS[encoder_id]
+
+
+POOLINGS = {"token": "cls", "map": "map", "avg": "gap"}
+
+OURS = {
+    ("mae_vit_l16", "pooling"): "a masked autoencoder's class token is a weak linear feature",
+    ("siglip_so400m", "resize_px"): "the authors squash; timm's configuration crops a tenth away",
+    ("clip_vit_l14", "licence"): "timm states its default; OpenAI's repository is under MIT",
+}
+"""Where a card says something else than timm, and why."""
+
+
+@pytest.mark.parametrize(
+    "encoder_id", ["resnet50", "vit_b16_in21k", "mae_vit_l16", "clip_vit_l14", "siglip_so400m", "dinov2_vit_l14"]
+)
+def test_a_card_says_what_timm_says_of_its_weights(encoder_id, tmp_path):
+    card, said = catalogue_card(encoder_id), timm.get_pretrained_cfg(catalogue_card(encoder_id).weights.hub_id)
+    found = network(encoder_id, tmp_path)
+    given = card.preprocessing
+    ours = {
+        "repository": hub_repository(card.weights),
+        "input_px": given.input_px,
+        "resize_px": given.resize_px,
+        "interpolation": given.interpolation,
+        "mean": given.mean,
+        "std": given.std,
+        "licence": card.licence,
+        "dim": card.embedding.dim,
+        "pooling": card.embedding.pooling,
+        "has_classifier": any(pattern.startswith(("head", "fc")) for pattern in card.weights.ignored),
+    }
+    theirs = {
+        "repository": said.hf_hub_id,
+        "input_px": said.input_size[-1],
+        "resize_px": int(said.input_size[-1] / said.crop_pct),
+        "interpolation": said.interpolation,
+        "mean": said.mean,
+        "std": said.std,
+        "licence": said.license,
+        "dim": found.num_features,
+        "pooling": POOLINGS[found.global_pool if hasattr(found, "blocks") else "avg"],
+        "has_classifier": said.num_classes > 0,
+    }
+    assert said.hf_hub_filename is None, "then the file has the usual name"
+    assert {name for name in ours if ours[name] != theirs[name]} == {key for card_id, key in OURS if card_id == card.id}
 
 
 def test_the_pooling_head_of_so400m():

@@ -82,6 +82,22 @@ def test_shards(encoder_id, tmp_path):
     assert "is no index of tensors: get it again" in sentence(tiny.card)
 
 
+def test_names_of_two_releases(tmp_path):
+    tiny = MAKERS["medgemma"](tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    expected = load_encoder(tiny.card).encode(tiny.images(1))
+    files = json.loads(index.read_text())["weight_map"]
+    index.write_text(json.dumps({"weight_map": {f"model.{name}": file for name, file in files.items()}}))
+    for path in tmp_path.glob("model-0*"):
+        save_file({f"model.{name}": tensor for name, tensor in load_file(path).items()}, path)
+    (tmp_path.parent / f"{tmp_path.name}_cache" / "first_load.json").unlink()
+    assert np.array_equal(load_encoder(tiny.card).encode(tiny.images(1)), expected)
+    mixed = next(tmp_path.glob("model-0*"))
+    save_file(load_file(mixed) | {"vision_tower.vision_model.post_layernorm.weight": torch.ones(32)}, mixed)
+    (tmp_path.parent / f"{tmp_path.name}_cache" / "first_load.json").unlink()
+    assert "neither begin with 'vision_tower.' nor are ignored (model.vision_tower" in sentence(tiny.card)
+
+
 def test_a_namespace_is_read_where_the_card_allows_it_and_nothing_else_is(tmp_path):
     (tmp_path / "other").mkdir()
     tiny = MAKERS["retfound"](tmp_path)

@@ -72,7 +72,7 @@ def network_tensors(
         assert card.weights is not None
         where = ", ".join(path.name for path in files)
         raise ConfigError(
-            f"encoder {card.id!r}: no tensor of {where} begins with {card.weights.prefix!r}, so nothing would be "
+            f"encoder {card.id!r}: no tensor of {where} begins with {_said(card)}, so nothing would be "
             "loaded: correct weights.prefix, or name the weights that the card means."
         )
     _refuse_no_numbers(card, tensors)
@@ -163,34 +163,37 @@ def _fitted(tensor: torch.Tensor, like: torch.Tensor | None) -> torch.Tensor:
     return tensor.reshape(like.shape) if same else tensor
 
 
-def _kept(card: EncoderCard, path: Path, names: Collection[str], also_ignored: Collection[str]) -> list[str]:
-    """Return the names that are the network's.
+def _said(card: EncoderCard) -> str:
+    assert card.weights is not None
+    return " or ".join(map(repr, card.weights.prefixes))
+
+
+def _kept(card: EncoderCard, path: Path, names: Collection[str], also_ignored: Collection[str]) -> dict[str, str]:
+    """Return the names that are the network's, without the prefix -> as in the file.
 
     Raises:
-        ConfigError: a name is neither the network's nor ignored.
+        ConfigError: a name is neither the network's nor ignored, or the file has tensors under two prefixes.
     """
     assert card.weights is not None
-    prefix = card.weights.prefix
     wanted = [name for name in names if not is_ignored(card, name, also_ignored)]
-    left_over = [name for name in wanted if not name.startswith(prefix)]
-    if left_over and len(left_over) < len(wanted):
+    found = [prefix for prefix in card.weights.prefixes if any(name.startswith(prefix) for name in wanted)]
+    left_over = [name for name in wanted if not name.startswith(tuple(found[:1]))]
+    if found and left_over:
         raise ConfigError(
-            f"encoder {card.id!r}: {path.name} holds {len(left_over)} tensor(s) that neither begin with {prefix!r} nor "
-            f"are ignored ({_examples(left_over)}): name them in weights.ignored with a reason, or correct "
+            f"encoder {card.id!r}: {path.name} holds {len(left_over)} tensor(s) that neither begin with {found[0]!r} "
+            f"nor are ignored ({_examples(left_over)}): name them in weights.ignored with a reason, or correct "
             "weights.prefix."
         )
-    return [name for name in wanted if name.startswith(prefix)]
+    return {name.removeprefix(found[0]): name for name in wanted} if found else {}
 
 
 def _of_safetensors(card: EncoderCard, path: Path, also_ignored: Collection[str]) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError, safe_open
 
-    assert card.weights is not None
-    cut = len(card.weights.prefix)
     try:
         with safe_open(path, framework="pt") as stream:
             names = _kept(card, path, stream.keys(), also_ignored)
-            return {name[cut:]: stream.get_tensor(name) for name in names}
+            return {own: stream.get_tensor(name) for own, name in names.items()}
     except (SafetensorError, OSError) as error:
         raise ConfigError(f"encoder {card.id!r}: {path} is damaged ({reason_of(error)}): get it again.") from None
 
@@ -252,8 +255,7 @@ def _unpickled(card: EncoderCard, path: Path, also_ignored: Collection[str]) -> 
     tensors = _state(content)
     if tensors is None:
         raise ConfigError(f"encoder {card.id!r}: {path} holds no mapping of names to tensors: name another file.")
-    cut = len(card.weights.prefix)
-    return {name[cut:]: tensors[name] for name in _kept(card, path, tensors, also_ignored)}
+    return {own: tensors[name] for own, name in _kept(card, path, tensors, also_ignored).items()}
 
 
 def _state(content: Any) -> dict[str, torch.Tensor] | None:
