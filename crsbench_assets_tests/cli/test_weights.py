@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from crsbench_assets.config.registry import catalog_ids
 from crsbench_assets.operations.doctor import examine
 from crsbench_assets.storage.layout import HomeLayout
 
-PAGE = Path(crsbench_assets.__file__).parents[1] / "docs" / "add-an-encoder.md"
+ROOT = Path(crsbench_assets.__file__).parents[1]
+PAGE = ROOT / "docs" / "add-an-encoder.md"
 
 
 @pytest.fixture
@@ -49,8 +51,22 @@ def states(run, home: HomeLayout):
     return {row["encoder_id"]: row for row in json.loads(out)}
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+def blocks(language, page=PAGE):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_five_lines_of_the_readme(run, tmp_path):
+    cards = {block.splitlines()[0].removeprefix("# "): block for block in blocks("yaml", ROOT / "README.md")}
+    lines = cards["my_home/encoders/my_encoder.yaml"].splitlines()[1:]
+    assert len(lines) == 5
+    assert run("init", "--home", "my_home")[0] == 0
+    subprocess.run([sys.executable, ROOT / "docs" / "example_cohort.py", "my_home"], cwd=tmp_path, check=True)
+    for name, block in cards.items():
+        (tmp_path / name).write_text(block)
+    code, out, err = run("encoders", "check", "my_encoder", "--home", "my_home")
+    assert (code, err) == (0, "") and "my-cohort: ok, 1,140 vectors under 16 of 16 conditions" in " ".join(out.split())
+    _, out, _ = run("plan", "--format", "json", "--home", "my_home")
+    assert "my_encoder" in out
 
 
 def test_a_card_and_nothing_else(run, tiny_home, tmp_path):
