@@ -80,7 +80,7 @@ def check_images(cohort: Cohort, *, n_threads: int, progress: Callable[[int, int
     if n_threads < 1:
         raise ValueError(f"n_threads must be at least 1, got {n_threads}")
     # in the order of their paths, in which a disk has them
-    files = sorted(cohort.files().items(), key=lambda item: (str(item[1]), item[0]))
+    files = sorted((str(path), image_id) for image_id, path in cohort.files().items())
     chunks = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
     checks: list[ImageCheck] = []
     pool = ThreadPoolExecutor(max_workers=n_threads)
@@ -93,16 +93,17 @@ def check_images(cohort: Cohort, *, n_threads: int, progress: Callable[[int, int
     return sorted(checks, key=lambda check: check.image_id)
 
 
-def _checked(files: Iterable[tuple[str, Path]]) -> list[ImageCheck]:
-    return [_check(image_id, path) for image_id, path in files]
+def _checked(files: Iterable[tuple[str, str]]) -> list[ImageCheck]:
+    return [_check(image_id, path) for path, image_id in files]
 
 
-def _check(image_id: str, path: Path) -> ImageCheck:
+def _check(image_id: str, path: str) -> ImageCheck:
     from crsbench_assets.images.decode import ImageFault, decode, is_constant
     from crsbench_assets.images.perceptual import thumbnail
 
     try:
-        data = path.read_bytes()
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (a buffer, and a Path, cost as much as the hash)
+            data = file.read()
     except OSError as error:
         reason, detail = _os_fault(error)
         return ImageCheck(image_id, reason=reason, detail=detail)
