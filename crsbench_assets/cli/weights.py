@@ -24,8 +24,9 @@ def show_weights(home: Path | None, *, as_json: bool) -> None:
         if identifier not in cards:
             card = read_card(EncoderCard, CATALOG / "encoders" / f"{identifier}.yaml")
             cards[identifier] = card.model_copy(update={"place": weights_place(card, root, settings)})
-    with_weights = [card for _, card in sorted(cards.items()) if card.weights is not None and card.kind != "baseline"]
-    rows = [asdict(weights_state(card)) for card in with_weights]
+    active = project.registry.encoders
+    with_files = [card for _, card in sorted(cards.items()) if card.weights is not None and card.weights.has_files]
+    rows = [asdict(weights_state(card, is_active=card.id in active)) for card in with_files]
     if as_json:
         say_json(rows)
         return

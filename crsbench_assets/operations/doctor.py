@@ -182,7 +182,7 @@ def _weights(project: Project) -> Iterator[Finding]:
     for card in project.registry.encoders.values():
         package = card.weights.package if card.weights else None
         if package is None:
-            if card.weights is not None and card.kind != "baseline":
+            if card.weights is not None and card.weights.has_files:
                 yield _hub_weights(card)
             continue
         try:
@@ -220,9 +220,10 @@ def _agreements(project: Project) -> Iterator[Finding]:
 
 
 def _hub_token(project: Project) -> Iterator[Finding]:
+    from crsbench_assets.encoders.weights import hub_token_is_there
+
     gated = [card.id for card in project.registry.encoders.values() if card.weights and card.weights.gated]
-    has_token = bool(os.environ.get("HF_TOKEN")) or (Path.home() / ".cache/huggingface/token").exists()
-    if gated and not has_token:
+    if gated and not hub_token_is_there():
         yield Finding("hub token", "warning", f"none, and {', '.join(gated)} are gated", "set HF_TOKEN")
 
 

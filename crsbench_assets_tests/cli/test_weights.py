@@ -114,8 +114,12 @@ def test_what_a_home_names_and_every_state(run, tiny_home, tmp_path):
     expected |= {"resnet50": "missing", "retfound": "gated"}
     assert {name: found[name]["state"] for name in expected} == expected
     assert all(row["remedy"] and "\n" not in row["remedy"] for row in found.values() if row["state"] != "present")
+    assert found["resnet50"]["remedy"].startswith(
+        "`crsbench encoders add resnet50`; `crsbench encoders check resnet50`"
+    )
     assert found["panderm"]["found"] == str(named)
     assert run("encoders", "add", "medgemma", "--home", str(tiny_home.root))[0] == 0
+    assert states(run, tiny_home)["medgemma"]["remedy"].startswith("accept the terms at https://huggingface.co/")
     verdict = {f.check: (f.verdict, f.remedy) for f in examine(tiny_home)}["weights of medgemma"]
     assert verdict[0] == "blocker" and "https://huggingface.co/google/medgemma-4b-it" in verdict[1]
 
@@ -178,3 +182,16 @@ def test_two_files_of_one_id_and_a_card_added_twice(run, tiny_home, tmp_path):
     code, _, err = run(*add)
     assert code == 1 and err.count("\n") == 1 and "mine" in err
     assert "pooling: cls" in (tiny_home.root / "encoders" / "mine.yaml").read_text()
+
+
+def test_weights_of_a_class_are_its_own_and_a_missing_library_is_no_traceback(run, tiny_home, monkeypatch):
+    card = yaml.safe_load(blocks("yaml")[0]) | {"id": "theirs", "kind": "module", "weights": {"loader": "theirs:X"}}
+    (tiny_home.root / "encoders" / "theirs.yaml").write_text(yaml.safe_dump(card))
+    assert "theirs" not in states(run, tiny_home)
+    assert run("encoders", "add", "medgemma", "--home", str(tiny_home.root))[0] == 0
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    found = {finding.check: finding for finding in examine(tiny_home)}
+    assert "weights of theirs" not in found and found["weights of medgemma"].verdict == "blocker"
+    assert "medgemma" in found["hub token"].found
+    code, _, err = run("encoders", "check", "medgemma", "--home", str(tiny_home.root))
+    assert code == 1 and "needs the package huggingface_hub, which is not installed" in err
