@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from crsbench_assets.data import integrity
 from crsbench_assets.data.cohort import Cohort
 from crsbench_assets.data.integrity import ImageCheck, check_images, file_faults, joined_groups
 from crsbench_assets_tests.data.layouts import write_image
@@ -117,14 +118,12 @@ def test_neither_threads_nor_order_change_the_rows(root: Path, n_threads: int) -
 
 
 def test_a_file_that_is_gone_or_closed_is_a_row(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read_bytes: Callable[[Path], bytes] = Path.read_bytes
+    def closed(path: str, *arguments: Any, **options: Any) -> Any:
+        if Path(path).name == "b.jpg":
+            raise PermissionError(13, "Permission denied", path)
+        return open(path, *arguments, **options)  # noqa: PTH123 (what the check calls)
 
-    def closed(path: Path) -> bytes:
-        if path.name == "b.jpg":
-            raise PermissionError(13, "Permission denied", str(path))
-        return read_bytes(path)
-
-    monkeypatch.setattr(Path, "read_bytes", closed)
+    monkeypatch.setattr(integrity, "open", closed, raising=False)
     found = checks_of(cohort_of(root, ["a.jpg", "b.jpg", "gone.jpg"]))
     assert (found["b"].reason, found["b"].detail, found["b"].sha256) == ("unreadable", "Permission denied", None)
     assert (found["gone"].reason, found["gone"].sha256) == ("missing_file", None)
