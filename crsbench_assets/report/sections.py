@@ -489,9 +489,10 @@ _DATA = (
         "splits",
         "data",
         "Splits",
-        "How many images and groups (patients, lesions or components of duplicates) stand in each split? The test "
-        "split is the same for all seeds.",
+        "How many images, distinct pictures (duplicates count once) and groups (patients, lesions or components of "
+        "duplicates) stand in each split? The test split is the same for all seeds.",
         "SELECT dataset_id, source_id, split, min(n_images) AS min_images, max(n_images) AS max_images, "
+        "min(n_pictures) AS min_pictures, max(n_pictures) AS max_pictures, "
         "min(n_groups) AS min_groups, max(n_groups) AS max_groups FROM dataset_statistics "
         "GROUP BY ALL ORDER BY dataset_id, source_id, split",
         table="dataset_statistics",
@@ -501,22 +502,39 @@ _DATA = (
         "dataset_statistics",
         "data",
         "Classes and labels",
-        "How many test images show each class or label, at home and at the shift target?",
-        # no seed moves the test split
-        "SELECT dataset_id, source_id, class_name, n_images, n_positive, n_unknown "
-        "FROM dataset_statistics JOIN datasets USING (dataset_id) "
-        "WHERE split = 'test' AND seed = (SELECT min(seed) FROM dataset_statistics) "
-        "ORDER BY dataset_id, CASE source_id WHEN 'primary' THEN '' ELSE source_id END, "
+        "How many images of each split show each class or label, at home and at the shift target, and how many labels "
+        "does their source state as uncertain or leave blank? Drawn: positive test images. Train and validation are "
+        "those of the first seed; no seed moves the test split.",
+        "SELECT dataset_id, source_id, split, class_name, n_images, n_positive, prevalence, n_unknown, n_uncertain, "
+        "n_blank, reason FROM dataset_statistics JOIN datasets USING (dataset_id) "
+        "WHERE seed = (SELECT min(seed) FROM dataset_statistics) "
+        "ORDER BY dataset_id, CASE source_id WHEN 'primary' THEN '' ELSE source_id END, split, "
         "CASE task WHEN 'ordinal' THEN class_name END, n_positive DESC, class_name",
-        (Figure("bars", "n_positive", "class_name", series="source_id", panel=("dataset_id",)),),
+        (
+            Figure(
+                "bars",
+                "n_positive",
+                "class_name",
+                series="source_id",
+                panel=("dataset_id",),
+                where={"split": "test"},
+            ),
+        ),
         is_summary=True,
     ),
     Section(
         "quarantine",
         "data",
         "Images left out",
-        "Which images were left out by the integrity checks, and why?",
-        "SELECT dataset_id, source_id, count(*) AS n_images, reason FROM quarantine GROUP BY ALL ORDER BY ALL",
+        "How many images were left out by the integrity checks, by a cap, or by the split that the cohort declares, "
+        "and why? They are left out for every encoder alike.",
+        """
+SELECT dataset_id, source_id, count(*) AS n_images, reason FROM quarantine GROUP BY ALL
+UNION ALL
+SELECT dataset_id, 'primary' AS source_id, count(DISTINCT image_id) AS n_images, s.reason
+FROM splits s ANTI JOIN (FROM quarantine WHERE source_id = 'primary') q USING (dataset_id, image_id)
+WHERE split = 'left_out' GROUP BY ALL
+ORDER BY ALL""",
         is_summary=True,
         empty="None.",
     ),

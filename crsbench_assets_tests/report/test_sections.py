@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
+import duckdb
 import pytest
 
 from crsbench_assets.config.errors import StorageError
@@ -184,3 +186,34 @@ def test_a_warehouse_of_another_version_is_refused_in_one_sentence(
     monkeypatch.setattr("crsbench_assets.report.frames.LABELS", "FROM table_of_tomorrow")
     with pytest.raises(StorageError, match="another version of crsbench published it: run `crsbench publish`"):
         read_frames(reported_home)
+
+
+# quarantine: a and b of the dataset, x of its target. In no split: a and b for that, c beyond a cap, d and e in groups
+# with test images; each stands there once per seed
+def test_whoever_was_left_out_is_counted_once() -> None:
+    (query,) = (part.query for part in SECTIONS if part.key == "quarantine")
+    with closing(duckdb.connect()) as connection:
+        connection.execute("CREATE TABLE quarantine (dataset_id TEXT, source_id TEXT, image_id TEXT, reason TEXT)")
+        connection.execute(
+            "INSERT INTO quarantine VALUES ('skin', 'primary', 'a', 'unreadable'), "
+            "('skin', 'primary', 'b', 'constant'), ('skin', 'ward', 'x', 'unreadable')"
+        )
+        connection.execute("CREATE TABLE splits (dataset_id TEXT, image_id TEXT, seed INT, split TEXT, reason TEXT)")
+        for image_id, split, reason in (
+            ("a", "left_out", "excluded"),
+            ("b", "left_out", "excluded"),
+            ("c", "left_out", "excluded"),
+            ("d", "left_out", "group_in_declared_test"),
+            ("e", "left_out", "group_in_declared_test"),
+            ("f", "train", None),
+            ("x", "test", None),
+        ):
+            for seed in (0, 1):
+                connection.execute("INSERT INTO splits VALUES ('skin', ?, ?, ?, ?)", [image_id, seed, split, reason])
+        assert connection.sql(query).fetchall() == [
+            ("skin", "primary", 1, "constant"),
+            ("skin", "primary", 1, "excluded"),
+            ("skin", "primary", 1, "unreadable"),
+            ("skin", "primary", 2, "group_in_declared_test"),
+            ("skin", "ward", 1, "unreadable"),
+        ]
