@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import open_clip  # type: ignore[import-untyped]
+import open_clip
 import torch
-from open_clip.model import CLIPVisionCfg, _build_vision_tower  # type: ignore[import-untyped]
-from open_clip.timm_model import TimmModel  # type: ignore[import-untyped]
-from open_clip.transformer import VisionTransformer  # type: ignore[import-untyped]
+from open_clip.model import CLIPVisionCfg, _build_vision_tower
+from open_clip.timm_model import TimmModel
+from open_clip.transformer import VisionTransformer
 
 from crsbench_assets.config.errors import ConfigError, reason_of
 from crsbench_assets.config.machine import torch_device

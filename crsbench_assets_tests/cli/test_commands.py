@@ -12,13 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import typer.main
 
-from crsbench_assets.cli import commands, main
+from crsbench_assets.cli import commands
 from crsbench_assets.cli.app import app
 from crsbench_assets.cli.display import show_rows
 from crsbench_assets.config.registry import CATALOG
@@ -33,6 +33,7 @@ from crsbench_assets.storage.leases import ATTEMPT_FILE, Attempt
 from crsbench_assets.storage.processes import this_process
 from crsbench_assets.storage.project import open_project
 from crsbench_assets.storage.warehouse import publish
+from crsbench_assets_tests.cli.conftest import Command, Done
 from crsbench_assets_tests.fixtures import (
     DATASET,
     PROTOCOL,
@@ -48,34 +49,6 @@ from crsbench_assets_tests.fixtures import (
 )
 
 Arguments = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Done]
-
-
-@pytest.fixture
-def crsbench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run a command of ours in this process, the way the installed script does."""
-
-    def run(*arguments: str | Path, home: HomeLayout | None = None) -> Done:
-        where = ("--home", str(home.root)) if home else ()
-        monkeypatch.setattr(sys, "argv", ["crsbench", *map(str, arguments), *where])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Done(int(ended.value.code or 0), captured.out, captured.err)
-
-    return run
 
 
 def sentence(done: Done) -> str:

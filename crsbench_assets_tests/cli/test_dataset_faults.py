@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,16 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from crsbench_assets.cli import main
 from crsbench_assets.data.demo.write import write_cohort
 from crsbench_assets.planning.stages import stage_named
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.project import open_project
 from crsbench_assets.worker.run import run_stage
+from crsbench_assets_tests.cli.conftest import Command, Done
 from crsbench_assets_tests.data.layouts import CXR_LABELS
 from crsbench_assets_tests.fixtures import write_card
 
-Check = Callable[[HomeLayout], tuple[int, str, str]]
+Check = Callable[[HomeLayout], Done]
 
 LEFT_OUT = {
     "blank": "blank_class",
@@ -45,18 +44,9 @@ LEFT_OUT = {
 
 
 @pytest.fixture
-def check(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Check:
-    """Run ``crsbench datasets check planted``; return exit code, output and error."""
-
-    def run(home: HomeLayout) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["crsbench", "datasets", "check", "planted", "--home", str(home.root)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return run
+def check(crsbench: Command) -> Check:
+    """Run ``crsbench datasets check planted``."""
+    return lambda home: crsbench("datasets", "check", "planted", home=home)
 
 
 def saved(image: Image.Image, kind: str, **options: Any) -> bytes:

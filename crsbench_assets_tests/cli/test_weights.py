@@ -16,7 +16,6 @@ from huggingface_hub import constants
 from safetensors.torch import save_file
 
 import crsbench_assets
-from crsbench_assets.cli import main
 from crsbench_assets.config.registry import catalog_ids
 from crsbench_assets.operations.doctor import examine
 from crsbench_assets.storage.layout import HomeLayout
@@ -26,23 +25,15 @@ PAGE = ROOT / "docs" / "add-an-encoder.md"
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path, tiny_home):
+def run(crsbench, monkeypatch, tmp_path):
+    """Run a command of ours with an empty cache of the hub, offline, and with nobody logged in."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(huggingface_hub.file_download.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no_token"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.chdir(tmp_path)
-
-    def command(*words):
-        monkeypatch.setattr(sys, "argv", ["crsbench", *words])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return command
+    return crsbench
 
 
 def states(run, home: HomeLayout):
