@@ -38,7 +38,7 @@ MAX_DIFFERENCE = 1e-4
 """Largest difference between two ways to batch an image, relative to the largest number of a vector."""
 
 MIN_COSINE_SHORT = 0.999
-"""Least cosine of vectors in bfloat16 with those in float32 for the shorter type to be usable."""
+"""Least cosine of vectors in bfloat16 or float16 with those in float32 for the shorter type to be usable."""
 
 MIN_COSINE_GOLDEN = 0.9999
 """Least cosine with the vector recorded when the weights were first loaded."""
@@ -76,7 +76,7 @@ def contract(card: EncoderCard, device: str = "cpu") -> list[Check]:
         *_shape_and_range(encoder, vectors),
         *_independence(encoder, images, vectors),
         *_difference(vectors),
-        *_short_type(encoder, images[:2], vectors[:2]),
+        *_short_types(encoder, images[:2], vectors[:2]),
         *_stock(card),
         *_pinned(card),
     ]
@@ -143,22 +143,24 @@ def _difference(vectors: NDArray[np.float32]) -> Iterator[Check]:
     yield _line("different images", closest > MAX_DIFFERENCE, found)
 
 
-def _short_type(encoder: ImageEncoder, images: NDArray[np.float32], vectors: NDArray[np.float32]) -> Iterator[Check]:
+def _short_types(encoder: ImageEncoder, images: NDArray[np.float32], vectors: NDArray[np.float32]) -> Iterator[Check]:
     """A shorter type that is too coarse is refused, which is no fault of the encoder: results are in float32."""
     encode_as: Callable[..., NDArray[np.float32]] | None = getattr(encoder, "encode_as", None)
     if encode_as is None:
-        yield Check("bfloat16", "not checked", "this encoder has no shorter type")
+        yield Check("shorter types", "not checked", "this encoder has none")
         return
     import torch
 
-    try:
-        short = encode_as(images, torch.bfloat16)
-    except RuntimeError as error:
-        yield Check("bfloat16", "not checked", f"the device has none ({reason_of(error)})")
-        return
-    least = min(cosine_similarity(a, b) for a, b in zip(short, vectors, strict=True))
-    use = "usable" if least >= MIN_COSINE_SHORT else "refused: float32 only"
-    yield Check("bfloat16", "ok", f"{use}; cosine with float32 {least:.5f}, {MIN_COSINE_SHORT} needed")
+    for dtype in (torch.bfloat16, torch.float16):
+        name = str(dtype).removeprefix("torch.")
+        try:
+            short = encode_as(images, dtype)
+        except RuntimeError as error:
+            yield Check(name, "not checked", f"the device has none ({reason_of(error)})")
+            continue
+        least = min(cosine_similarity(a, b) for a, b in zip(short, vectors, strict=True))  # NaN is refused as well
+        use = "usable" if least >= MIN_COSINE_SHORT else "refused: float32 only"
+        yield Check(name, "ok", f"{use}; cosine with float32 {least:.5f}, {MIN_COSINE_SHORT} needed")
 
 
 def _stock(card: EncoderCard) -> Iterator[Check]:

@@ -13,7 +13,8 @@ or of another shape is an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,8 @@ def vision_config(card: EncoderCard, config: Path | None) -> Any:
     if config is None:
         return CLIPVisionConfig(**(CLIP_L_336 | options))
     try:
-        found = AutoConfig.for_model(**read_json(config))
+        with _quiet():  # it speaks of the text tower's defaults as well
+            found = AutoConfig.for_model(**read_json(config))
         found = getattr(found, "vision_config", found)
         for name, value in options.items():
             setattr(found, name, value)
@@ -142,24 +144,15 @@ def loaded_model(card: EncoderCard, config: Any, tensors: Mapping[str, torch.Ten
     Raises:
         ConfigError: what is missing, left over or of another shape, in one sentence.
     """
-    log: Any = transformers.logging
-    level, has_bars = log.get_verbosity(), log.is_progress_bar_enabled()
-    log.set_verbosity_error()  # its report has many lines; ours has one
-    log.disable_progress_bar()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            model, report = model_class(config).from_pretrained(
-                None,
-                config=config,
-                state_dict=dict(tensors),
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                dtype=torch.float32,
-            )
-    finally:
-        log.set_verbosity(level)
-        if has_bars:
-            log.enable_progress_bar()
+    with _quiet(), torch.random.fork_rng(devices=[]):  # its report has many lines; ours has one
+        model, report = model_class(config).from_pretrained(
+            None,
+            config=config,
+            state_dict=dict(tensors),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            dtype=torch.float32,
+        )
     shapes = [
         f"{name} {tuple(found)} instead of {tuple(wanted)}" for name, found, wanted in sorted(report["mismatched_keys"])
     ]
@@ -173,6 +166,21 @@ def loaded_model(card: EncoderCard, config: Any, tensors: Mapping[str, torch.Ten
             "name what is left over in weights.ignored, or name other weights."
         )
     return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let the library say nothing while the block runs."""
+    log: Any = transformers.logging
+    level, has_bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if has_bars:
+            log.enable_progress_bar()
 
 
 def model_class(config: Any) -> Any:

@@ -85,9 +85,10 @@ def test_each_clause_can_fail(fault, tmp_path, monkeypatch):
     tiny_card = demo_card("handcrafted")
     found = {check.name: check for check in contract(tiny_card)}
     if fault == "coarse":
-        assert found["bfloat16"].verdict == "ok" and found["bfloat16"].found.startswith("refused: float32 only")
+        for name in ("bfloat16", "float16"):
+            assert found[name].verdict == "ok" and found[name].found.startswith("refused: float32 only")
     elif fault == "no short type":
-        assert found["bfloat16"].found == "the device has none (unsupported)"
+        assert found["bfloat16"].found == found["float16"].found == "the device has none (unsupported)"
     else:
         assert found[fault].verdict == "failed"
     monkeypatch.setattr(module, "load_encoder", lambda *_: Broken(""))

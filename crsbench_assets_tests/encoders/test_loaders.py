@@ -59,3 +59,11 @@ def test_depths_come_from_the_same_pass(tiny, encoder_id):
     if found.card.embedding.block is None and found.card.embedding.pooling != "map":
         np.testing.assert_allclose(depths[-1], vectors, rtol=0, atol=1e-5 * max(1.0, np.abs(vectors).max()))
     assert [part.shape for part in encoder.encode_depths(images[:0])] == [(0, w) for w in (vectors.shape[1], *widths)]
+
+
+@pytest.mark.parametrize("encoder_id", ["medsiglip", "llava_med", "biomedclip", "resnet50"])
+def test_libraries_say_nothing_while_they_build(encoder_id, tmp_path, capfd):
+    found = MAKERS[encoder_id](tmp_path)
+    capfd.readouterr()
+    load_encoder(found.card)
+    assert capfd.readouterr() == ("", "")
