@@ -151,8 +151,10 @@ def check_encoder(home: Path | None, identifier: str) -> None:
 
 def _coverage(project: Project, dataset_id: str, frames: dict[str, Any]) -> str:
     """Return how many vectors there are, and which conditions have none."""
-    shift = project.registry.datasets[dataset_id].shift
-    wanted = project.registry.protocol.conditions(shift.id if shift else None)
+    registry = project.registry
+    opened = registry.datasets[dataset_id].open_sources(registry.settings.agreements)
+    shift_id = next((source_id for source_id in opened if source_id != PRIMARY), None)
+    wanted = registry.protocol.conditions(shift_id)
     vectors = [frames["embeddings"], frames["shift_embeddings"]]
     present = {name for frame in vectors for name in frame.get_column("condition_id").unique()}
     absent = [name for name in wanted if name not in present]
@@ -169,6 +171,7 @@ def check_dataset(home: Path | None, identifier: str) -> None:
     """
     from crsbench_assets.data.cohort import closed_in_words, readable_cohorts
     from crsbench_assets.data.duplicates import components_in_words, oversized_components
+    from crsbench_assets.data.splits import TRAIN
     from crsbench_assets.data.statistics import unexpected_counts
     from crsbench_assets.planning.stages import stage_named
     from crsbench_assets.worker.cohort_stages import look_at, require_usable, split_cohort
@@ -211,7 +214,10 @@ def check_dataset(home: Path | None, identifier: str) -> None:
             f"{row['group_index']}): {row['image_id_a']} and {row['image_id_b']}"
         )
     say(f"{quarantine.height + left_out.height} image(s) left out, {violations.height} leak(s).")
-    if violations.height or components:
+    has_train = (splits["split"] == TRAIN).any()
+    if not has_train:
+        say("No image is left to train on: the test split holds all of them, so every record would be NULL.")
+    if violations.height or components or not has_train:
         raise typer.Exit(1)
 
 

@@ -146,3 +146,15 @@ def test_a_patient_in_both_files_of_chexpert_is_one_group(tiny_home: HomeLayout,
     images = project.lake.read("images", ("planted",)).filter(pl.col("path").str.contains(f"/{patient}/"))
     assert set(images.get_column("path").str.split("/").list.first()) == {"train", "valid"}
     assert images.get_column("group_index").n_unique() == 1
+
+
+def test_a_cohort_without_anything_to_train_on_is_told(tiny_home: HomeLayout, check: Check) -> None:
+    (tiny_home.root / "files" / "few.csv").write_text("image_id,label\na,0\nb,1\n", encoding="utf-8")
+    source = {"layout": "manifest", "manifest": "../files/few.csv", "columns": {"class_column": "label"}}
+    card = {"id": "planted", "name": "Few", "modality": "other", "task": "single_label", "classes": ["0", "1"]}
+    write_card(tiny_home.root, "datasets", card | {"source": source})
+    code, out, error = check(tiny_home)
+    assert (code, error) == (1, "")
+    assert out.endswith(
+        "No image is left to train on: the test split holds all of them, so every record would be NULL.\n"
+    )

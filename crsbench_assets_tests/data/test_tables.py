@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 
 from crsbench_assets.config.cards import PRIMARY, DatasetCard
@@ -54,6 +56,7 @@ def test_what_programs_make_of_a_table_says_the_same(root: Path, text: str) -> N
         (b"", "train.csv cannot be read as CSV (empty CSV)"),
         (TABLE.replace("a1,3", "a\xe9,3").encode("latin-1"), "train.csv cannot be read as CSV (invalid utf-8"),
         (TABLE.replace("a1,3", "a1,3,4").encode(), "train.csv cannot be read as CSV ("),
+        (TABLE.encode("utf-16"), "train.csv cannot be read as CSV (it is no text in UTF-8"),
         (TABLE.replace("a1,3", "a1,nan").encode(), "column diagnosis holds 'nan'; expected the classes 0, 1, 2, 3, 4"),
         (TABLE.replace("a1,3", "a1,3\na1,3").encode(), "train.csv: 1 id_code(s) stand more than once, such as 'a1'"),
         (
@@ -85,8 +88,10 @@ def test_a_packed_root_is_to_be_unpacked(root: Path) -> None:
 
 def test_a_root_one_level_too_high_is_told(root: Path) -> None:
     said = refusal(aptos2019.card(root.parent))
+    (root.parent / "other" / "train_images").mkdir(parents=True)
     assert "the file train.csv is missing (it lies in aptos: let the root name that folder)" in said
     assert "the folder train_images is missing (it lies in aptos: let the root name that folder)" in said
+    assert "(it lies in aptos and in other: let the root name that folder)" in refusal(aptos2019.card(root.parent))
 
 
 def test_a_file_of_another_case_is_told(root: Path) -> None:
@@ -104,6 +109,14 @@ def test_a_space_in_a_manifest_makes_no_second_patient(tmp_path: Path) -> None:
     source = {"layout": "manifest", "manifest": str(tmp_path / "labels.csv"), "columns": columns}
     found = read_cohorts(DatasetCard.model_validate(dataset_card(source=source)), "u_zeros")[PRIMARY]
     assert (found.image_ids, found.groups) == (["a", "b"], ["7", "7"])
+
+
+@pytest.mark.parametrize("labels", [[["u"], ["v"]], [b"u", b"v"]])
+def test_a_column_of_lists_or_bytes_is_told(tmp_path: Path, labels: list[Any]) -> None:
+    pl.DataFrame({"image_id": ["a", "b"], "label": labels}).write_parquet(tmp_path / "labels.parquet")
+    source = {"layout": "manifest", "manifest": str(tmp_path / "labels.parquet"), "columns": {"class_column": "label"}}
+    said = refusal(DatasetCard.model_validate(dataset_card(source=source)))
+    assert "in the column(s) label; expected text or numbers" in said
 
 
 def test_a_zip_in_place_of_the_images_of_a_manifest_is_told(tmp_path: Path) -> None:

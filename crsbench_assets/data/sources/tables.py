@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 BLANK_CLASS = "blank_class"
 
+_SHOWN = 3
+"""Folders that a fault names."""
+
 _OTHER_SEPARATORS = (";", "\t")
 _SECOND = "_duplicated_0"
 """What Polars adds to the second column of one name."""
@@ -113,7 +116,7 @@ def _elsewhere(root: Path, names: Sequence[str]) -> str:
     if packed:
         return f" (unpack {' and '.join(packed)} there)"
     below = sorted(folder.name for folder in root.iterdir() if any((folder / name).exists() for name in names))
-    return f" (it lies in {below[0]}: let the root name that folder)" if len(below) == 1 else ""
+    return f" (it lies in {' and in '.join(below[:_SHOWN])}: let the root name that folder)" if below else ""
 
 
 def _archives(folder: Path) -> list[Path]:
@@ -141,6 +144,8 @@ def table_as_text(path: Path) -> pl.DataFrame:
     if path.suffix == ".parquet":
         return pl.read_parquet(path)
     frame = pl.read_csv(path, infer_schema=False)  # a guessed type would make 7 of the group 007
+    if any("\0" in name for name in frame.columns):
+        raise pl.exceptions.ComputeError("it is no text in UTF-8: save it as CSV in UTF-8")
     separator = next((mark for mark in _OTHER_SEPARATORS if frame.width == 1 and mark in frame.columns[0]), None)
     if separator is not None:
         frame = pl.read_csv(path, infer_schema=False, separator=separator)
@@ -149,16 +154,24 @@ def table_as_text(path: Path) -> pl.DataFrame:
 
 
 def column_faults(frame: pl.DataFrame, columns: Collection[str]) -> list[str]:
-    """Return the faults of a table's header: a column that is needed and missing, or that stands twice.
+    """Return the faults of a table's header: a column that is needed and missing, stands twice, or holds lists.
 
     Args:
         frame: the table as :func:`table_as_text` reads it.
         columns: the names of the columns that are needed.
     """
+    import polars as pl
+
     missing = sorted(set(columns) - set(frame.columns))
     faults = [f"lacks the column(s) {', '.join(missing)}; it has {', '.join(frame.columns)}"] if missing else []
     repeated = sorted(name for name in set(columns) if f"{name}{_SECOND}" in frame.columns)
-    return faults + ([f"has the column(s) {', '.join(repeated)} twice; expected one each"] if repeated else [])
+    if repeated:
+        faults.append(f"has the column(s) {', '.join(repeated)} twice; expected one each")
+    kinds = {name: kind for name, kind in frame.schema.items() if name in columns}
+    nested = sorted(name for name, kind in kinds.items() if kind.is_nested() or kind == pl.Binary)
+    if nested:
+        faults.append(f"holds {kinds[nested[0]]} in the column(s) {', '.join(nested)}; expected text or numbers")
+    return faults
 
 
 def official_table(root: Path, names: Sequence[str], columns: Collection[str], faults: Faults) -> pl.DataFrame:
