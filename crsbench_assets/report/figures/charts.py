@@ -265,7 +265,7 @@ def _series(figure: Figure, rows: pl.DataFrame, place: int, name: Any, controls:
             "shape": list(_PATTERNS)[place % len(_PATTERNS)], "fillmode": "overlay", "fgcolor": "#ffffff", "size": 6,
         }  # fmt: skip
         # with an edge, so that a bar of 0 shows
-        marker = {"color": colour, "pattern": pattern, "line": {"color": colour, "width": 1.5}}
+        marker: dict[str, Any] = {"color": colour, "pattern": pattern, "line": {"color": colour, "width": 1.5}}
         return dict(go.Bar(orientation="h", marker=marker, **common).to_plotly_json())
     if figure.kind == "box":
         marker, line = {"color": colour, "size": 4}, {"width": 1.5}
