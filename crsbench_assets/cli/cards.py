@@ -190,7 +190,8 @@ def check_dataset(home: Path | None, identifier: str) -> None:
     context = StageContext(project, stage_named("index"), (identifier,), inputs_hash="check")
     images, quarantine = look_at(context, cohorts)
     for row in quarantine.sort("source_id", "image_id").iter_rows(named=True):
-        say(f"left out: {row['image_id']}: {row['reason']} ({row['detail']})")
+        of_target = "" if row["source_id"] == PRIMARY else f" of {row['source_id']}"
+        say(f"left out: {row['image_id']}{of_target}: {row['reason']} ({row['detail']})")
     if faults:
         raise ConfigError(" ".join(faults))
     require_usable(card, images, cohorts, quarantine)

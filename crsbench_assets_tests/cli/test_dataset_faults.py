@@ -158,3 +158,36 @@ def test_a_cohort_without_anything_to_train_on_is_told(tiny_home: HomeLayout, ch
     assert out.endswith(
         "No image is left to train on: the test split holds all of them, so every record would be NULL.\n"
     )
+
+
+def test_what_is_said_of_a_shift_target(tiny_home: HomeLayout, check: Check) -> None:
+    """A target without its agreement is told and not read; with it, pictures of the dataset are told with both ids."""
+    root = tiny_home.root / "files" / "planted"
+    write_cohort("demo-aptos", root, n_images=96)
+    table = pl.read_csv(root / "train.csv", infer_schema=False)
+    names = table.group_by("diagnosis", maintain_order=True).first().get_column("id_code").to_list()
+    elsewhere = tiny_home.root / "files" / "elsewhere"
+    (elsewhere / "train_images").mkdir(parents=True)
+    for i, name in enumerate(names):
+        pixels = np.asarray(Image.open(root / "train_images" / f"{name}.png"))
+        # all but the first are turned and inverted: other pictures
+        Image.fromarray(pixels if i == 0 else 255 - pixels[::-1]).save(elsewhere / "train_images" / f"other{i}.png")
+    rows = [(f"other{i}", grade) for i, grade in enumerate(table["diagnosis"].unique(maintain_order=True))]
+    pl.DataFrame([*rows, ("more", rows[0][1])], schema=["id_code", "diagnosis"], orient="row").write_csv(
+        elsewhere / "train.csv"
+    )
+    (elsewhere / "train_images" / "more.png").write_bytes((elsewhere / "train_images" / "other1.png").read_bytes())
+    card = {"id": "planted", "name": "Planted", "modality": "fundus", "task": "ordinal", "classes": list("01234")}
+    shift: dict[str, Any] = {"id": "ward", "name": "Ward", "source": {"layout": "aptos2019", "root": str(elsewhere)}}
+    card |= {"source": {"layout": "aptos2019", "root": str(root)}, "shift": shift | {"agreement": "their-terms"}}
+    write_card(tiny_home.root, "datasets", card)
+    code, out, _ = check(tiny_home)
+    assert code == 0
+    assert "not read: shift target ward: it may be read once crsbench.yaml records the agreement their-terms: " in out
+
+    write_card(tiny_home.root, "datasets", card | {"shift": shift})
+    code, out, _ = check(tiny_home)
+    assert code == 0, out
+    assert [line for line in out.splitlines() if line.startswith("left out: ")] == [
+        f"left out: other0 of ward: in_own_dataset (it is the picture of {names[0]} of the dataset itself)"
+    ]
