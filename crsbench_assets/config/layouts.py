@@ -18,6 +18,15 @@ CHEXPERT_FOLDERS = ("CheXpert-v1.0", "CheXpert-v1.0-small")
 """Folder of the release inside a root, where the root is not that folder itself."""
 
 
+CHEXPERT_BATCHES = (
+    "CheXpert-v1.0 batch 1 (validate & csv)",
+    "CheXpert-v1.0 batch 2 (train 1)",
+    "CheXpert-v1.0 batch 3 (train 2)",
+    "CheXpert-v1.0 batch 4 (train 3)",
+)
+"""Folders that Stanford AIMI serves the full release in: the first holds the tables and ``valid``, the others patients
+of ``train``."""
+
 MIMIC_CXR_VERSIONS = ("2.0.0", "2.1.0")
 """Versions in the names of tables; the release 2.1.0 kept those of 2.0.0, and copies were renamed."""
 
@@ -36,7 +45,9 @@ _LABEL_FILES: dict[str, tuple[str, ...]] = {
     "isic2019": (ISIC2019_TRUTH, ISIC2019_METADATA),
     "aptos2019": (APTOS2019_LABELS,),
     "chexpert": tuple(
-        f"{folder}{name}" for folder in ("", *(f"{inner}/" for inner in CHEXPERT_FOLDERS)) for name in CHEXPERT_TABLES
+        f"{folder}{name}"
+        for folder in ("", *(f"{inner}/" for inner in (*CHEXPERT_FOLDERS, CHEXPERT_BATCHES[0])))
+        for name in CHEXPERT_TABLES
     ),
     "mimic_cxr": tuple(path for name in ("metadata", "split", *MIMIC_CXR_LABELLERS) for path in mimic_cxr_table(name)),
 }

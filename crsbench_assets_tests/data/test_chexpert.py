@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from crsbench_assets.config.cards import PRIMARY, DatasetCard
+from crsbench_assets.config.layouts import CHEXPERT_BATCHES, label_files
 from crsbench_assets.config.settings import LabelPolicy
 from crsbench_assets.data.cohort import Cohort, read_cohorts
 from crsbench_assets.data.sources.chexpert import image_id
@@ -184,3 +185,27 @@ def test_an_image_id_names_no_patient(folder: Path) -> None:
     found = read(folder)
     assert not any("patient" in name or "/" in name for name in found.image_ids)
     assert found.image_ids == [image_id(path) for path in found.paths or []]
+
+
+def test_the_batches_of_the_download_are_one_cohort(tmp_path: Path, folder: Path) -> None:
+    before = read(folder)
+    first, second, third, fourth = (tmp_path / "download" / name for name in CHEXPERT_BATCHES)
+    for batch in (second, third, fourth):
+        batch.mkdir(parents=True)
+    (folder / "train" / "patient00001").rename(second / "patient00001")
+    (folder / "train" / "patient00002").rename(fourth / "patient00002")
+    (folder / "train").rmdir()
+    folder.rename(first)
+    found = read(tmp_path / "download")
+    assert (found.image_ids, found.groups, found.left_out) == (before.image_ids, before.groups, [])
+    assert np.array_equal(found.labels, before.labels)
+    assert found.paths is not None and found.paths[0] == f"{fourth.name}/patient00002/study1/view1_frontal.jpg"
+    assert found.paths[-1] == f"{first.name}/valid/patient00001/study3/view1_frontal.jpg"
+    source = card(tmp_path / "download").source
+    assert {path.name for path in label_files(source)} == {"train.csv", "valid.csv"}, "what the planner compares"
+
+    (second / "patient00001" / "study1" / "view1_frontal.jpg").unlink()
+    (fourth / "patient00002").rename(tmp_path / "lost")
+    assert {row[1] for row in read(tmp_path / "download").left_out} == {"missing_file"}
+    third.rmdir()
+    assert f"the folder {third.name} is missing" in refusal(card(tmp_path / "download"))

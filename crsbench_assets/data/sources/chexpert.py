@@ -13,7 +13,7 @@ import hashlib
 from pathlib import Path
 
 from crsbench_assets.config.cards import DatasetCard, Source
-from crsbench_assets.config.layouts import CHEXPERT_FOLDERS, CHEXPERT_TABLES, image_root
+from crsbench_assets.config.layouts import CHEXPERT_BATCHES, CHEXPERT_FOLDERS, CHEXPERT_TABLES, image_root
 from crsbench_assets.config.settings import LabelPolicy
 from crsbench_assets.data.cohort import Cohort
 from crsbench_assets.data.labels import apply_policy
@@ -36,9 +36,10 @@ _ID_BYTES = 10
 def read_chexpert(card: DatasetCard, source: Source, source_id: str, policy: LabelPolicy) -> Cohort:
     """Return the frontal images of ``train.csv`` and ``valid.csv`` together, grouped by patient.
 
-    The root is the official folder or the folder that holds it; the prefix of the paths in the tables says nothing
-    about where the images lie. An image id is :func:`image_id` of its path, which would name the patient. Views are
-    those that the table declares: the few mislabelled ones stay, as in the official count.
+    The root is the official folder, the folder that holds it, or the one that holds the four batches of the download;
+    the prefix of the paths in the tables says nothing about where the images lie. An image id is :func:`image_id` of
+    its path, which would name the patient. Views are those that the table declares: the few mislabelled ones stay, as
+    in the official count.
 
     Raises:
         ConfigError: every fault in one sentence: an absent file, folder or column, a path of another form or that
@@ -51,9 +52,13 @@ def read_chexpert(card: DatasetCard, source: Source, source_id: str, policy: Lab
     if root == parent and len([name for name in CHEXPERT_FOLDERS if (parent / name).is_dir()]) > 1:
         both = " and ".join(CHEXPERT_FOLDERS)
         faults.add(f"it holds {both}, which are two cohorts; expected one: let the root name it")
-    missing = [name for name in ("train", "valid") if not is_folder_there(root, name, faults)]
+    first, *others = CHEXPERT_BATCHES
+    is_in_batches = (root / first).is_dir()
+    folders = [f"{first}/valid", *others] if is_in_batches else ["train", "valid"]
+    missing = [name for name in folders if not is_folder_there(root, name, faults)]
     columns = ["Path", _VIEW, *card.classes]
-    table = pl.concat([official_table(root, [name], columns, faults) for name in CHEXPERT_TABLES])
+    of_tables = root / first if is_in_batches else root
+    table = pl.concat([official_table(of_tables, [name], columns, faults) for name in CHEXPERT_TABLES])
     table = table.with_columns(pl.col("Path").str.replace(_PREFIX, ""))
     table = table.with_columns(patient=pl.col("Path").str.extract(_PATH))
     strange = table.filter(pl.col("patient").is_null())
@@ -69,13 +74,14 @@ def read_chexpert(card: DatasetCard, source: Source, source_id: str, policy: Lab
     ids = pl.Series("image_id", [image_id(path) for path in frontal.get_column("Path")], dtype=pl.String)
     frontal = frontal.with_columns(ids).sort("image_id")
     raw = uncertain_labels(frontal, card.classes, "Path", faults)
+    paths = frontal.get_column("Path").to_list()
     rows = Cohort(
         image_ids=frontal.get_column("image_id").to_list(),
         groups=frontal.get_column("patient").to_list(),
         declared_split=[None] * frontal.height,
         labels=apply_policy(raw, policy),
         stated=raw,
-        paths=frontal.get_column("Path").to_list(),
+        paths=_in_batches(root, paths) if is_in_batches and not missing else paths,
         root=None if missing else str(root),
     )
     return cohort_of(card, faults, rows)
@@ -95,3 +101,15 @@ def image_id(path: str) -> str:
         'd3c92117194f572b9ce3'
     """
     return hashlib.blake2b(path.encode(), digest_size=_ID_BYTES).hexdigest()
+
+
+def _in_batches(root: Path, paths: list[str]) -> list[str]:
+    """Return where the files of a release in batches lie: a patient of ``train`` in the batch that has its folder."""
+    first, *others = CHEXPERT_BATCHES
+    batch_of = {entry.name: name for name in others for entry in (root / name).iterdir()}
+    places = []
+    for path in paths:
+        split, patient, rest = path.split("/", 2)
+        folder = f"{first}/valid" if split == "valid" else batch_of.get(patient, others[0])
+        places.append(f"{folder}/{patient}/{rest}")
+    return places
