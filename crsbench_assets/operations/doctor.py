@@ -166,6 +166,9 @@ def _cohort(name: str, source: Source) -> Finding:
         return Finding(f"cohort {name}", "warning", "no folder named", f"add `roots: {{{name}: ...}}` to crsbench.yaml")
     if not path.exists():
         return Finding(f"cohort {name}", "blocker", f"{path} is not there", "correct the path, or put the data there")
+    if source.root is not None and Path(source.root).is_file():
+        remedy = "unpack it, and let the root name the folder"
+        return Finding(f"cohort {name}", "blocker", f"{source.root} is a file", remedy)
     return Finding(f"cohort {name}", "ok", str(path))
 
 

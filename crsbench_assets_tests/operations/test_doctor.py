@@ -96,6 +96,31 @@ def test_what_the_catalogue_needs(tiny_home: HomeLayout, monkeypatch: pytest.Mon
     assert "medgemma" in finding(tiny_home, "hub token").found
 
 
+def test_a_packed_cohort_is_to_be_unpacked(tiny_home: HomeLayout) -> None:
+    packed = tiny_home.root / "files" / "isic.zip"
+    packed.touch()
+    write_card(
+        tiny_home.root, "datasets", dataset_card(id="packed", source={"layout": "isic2019", "root": str(packed)})
+    )
+    assert finding(tiny_home, "cohort packed") == Finding(
+        "cohort packed", "blocker", f"{packed} is a file", "unpack it, and let the root name the folder"
+    )
+
+
+def test_the_catalogue_says_how_to_get_what_needs_an_agreement(tiny_home: HomeLayout) -> None:
+    for dataset_id in ("aptos2019", "chexpert"):
+        edit_list(tiny_home.settings, "datasets", add=dataset_id)
+    found = {f.check: f for f in examine(tiny_home) if f.check.startswith("agreement ")}
+    for agreement, page in (
+        ("kaggle-aptos2019-rules", "https://www.kaggle.com/competitions/aptos2019-blindness-detection"),
+        ("stanford-aimi-chexpert", "https://stanfordmlgroup.github.io/competitions/chexpert/"),
+        ("physionet-mimic-cxr-jpg", "https://physionet.org/content/mimic-cxr-jpg/"),
+    ):
+        assert page in found[f"agreement {agreement}"].remedy
+    assert found["agreement stanford-aimi-chexpert"].found == "not recorded: chexpert is not read"
+    assert "the shift target mimic_cxr of chexpert is not read" in found["agreement physionet-mimic-cxr-jpg"].found
+
+
 def test_a_source_without_images_needs_no_root(tiny_home: HomeLayout) -> None:
     source = {"layout": "synthetic", "synthetic": {"n_images": 9, "prevalence": [0.5, 0.5]}}
     write_card(tiny_home.root, "datasets", dataset_card(id="made-up", source=source))
