@@ -167,7 +167,8 @@ def _seen(marks: Marks) -> tuple[str, ...]:
 
 def _dependence(marks: Marks) -> tuple[str, ...]:
     sentences = [
-        f"{_list(map(marks.name, group))} are one encoder in several forms: what holds for one is no second evidence."
+        f"{_list(map(marks.name, group))} share an encoder: they are not independent, and their results are one piece "
+        "of evidence."
         for group in marks.same_encoder
     ]
     sentences += [

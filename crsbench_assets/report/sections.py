@@ -394,8 +394,8 @@ _TRANSFER = (
         "institutional_shift",
         "transfer",
         "At another institution",
-        "What does each encoder lose where images come from elsewhere? On the dashed line nothing is lost. Controls "
-        "are small and grey, and last in the table.",
+        "What does each encoder lose where images come from elsewhere? On the dashed line nothing is lost. An encoder "
+        "that saw images of either institution is marked in the table. Controls are small and grey, and last there.",
         "SELECT * EXCLUDE (protocol_id) REPLACE (coalesce(category, 'control') AS category) FROM institutional_shift "
         f"ORDER BY dataset_id, {_IS_CONTROL}, shift_macro_auroc DESC NULLS LAST, encoder_id",
         (Figure("points", "source_macro_auroc", "shift_macro_auroc", series="category", is_compared=True),),

@@ -95,7 +95,7 @@ def test_what_follows_names_who_saw_what_and_who_is_not_independent(reported_hom
         f"Unknown for one dataset or more: {MARKUP}, Broken.",
     )
     assert said["Who is not independent?"] == (
-        f"{MARKUP}, Beta are one encoder in several forms: what holds for one is no second evidence.",
+        f"{MARKUP}, Beta share an encoder: they are not independent, and their results are one piece of evidence.",
         f"{MARKUP}, Beta are of one family (vit), so not independent.",
     )
 
