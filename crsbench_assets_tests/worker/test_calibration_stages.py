@@ -137,9 +137,12 @@ def test_without_validation_images_all_is_refused() -> None:
     assert rows.get_column("macro_auroc").null_count() == 0
 
 
-@pytest.mark.parametrize("reason", ["no_vectors", "infeasible_fraction"])
+@pytest.mark.parametrize("reason", ["no_vectors", "no_access", "infeasible_fraction"])
 def test_a_condition_without_predictions_says_why(reason: str) -> None:
     cell = Cell("multi_label", 2, 3.0, {VALIDATION_CONDITION: 200, CLEAN: 40})
+    if reason == "no_vectors":  # the target has images; without any it was not read
+        one = cell.frames["images"].head(1).with_columns(source_id=pl.lit(SHIFT))
+        cell.frames["images"] = pl.concat([cell.frames["images"], one])
     if reason == "infeasible_fraction":
         cell.frames["probe_fits"] = cell.frames["probe_fits"].with_columns(reason=pl.lit(reason))
     rows = cell.records()
