@@ -69,9 +69,14 @@ DATASETS = {
     "multi": {"task": "multi_label", "prevalence": [0.5, 0.3, 0.2, 0.1]},
 }
 
-PLAIN = {"signal": 1.8, "n_nuisance": 10, "norm_spread": 0.4, "fragility": 0.6}
-LEVELS = {"plain": PLAIN, "better": PLAIN | {"signal": 1.92, "norm_spread": 0.375, "fragility": 0.56}}
-"""Settings of the encoders; those of one level are equal, and the two levels are about 4 standard errors apart."""
+PLAIN = {"signal": 1.8, "n_nuisance": 10, "norm_spread": 0.6, "fragility": 0.6}
+LEVELS = {"plain": PLAIN, "better": PLAIN | {"signal": 1.9, "norm_spread": 0.59, "fragility": 0.57}}
+"""Settings of the encoders; those of one level are equal, and the two levels are about 4 standard errors apart.
+
+Under these spreads of norms the true ECE lies above what the noise of 732 images makes of a calibrated model. Below it
+an interval ends at 0, which nothing can undercut, and covers .97 and more by its nature: at a spread of .4 those of the
+calibration axis covered .99.
+"""
 
 PANELS = {"equal": ["plain"] * 6, "planted": ["plain"] * 2 + ["better"] * 2}
 
