@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ from crsbench_assets_tests.offline import sitecustomize as offline
 def pytest_configure() -> None:
     folder = str(Path(offline.__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # started in the background of a script; commands under test would inherit it and not hear Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
