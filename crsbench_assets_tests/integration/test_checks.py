@@ -84,6 +84,7 @@ def home(filled: HomeLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         yield Home(layout, instance)
 
 
+@pytest.mark.slow  # materialises a whole home: 40 s
 def test_one_image_without_a_vector_fails_its_cell_alone(filled: HomeLayout, tmp_path: Path) -> None:
     layout = copy_home(filled, tmp_path / "home")
     image_id = add_broken_encoder(layout, "enc-broken", like="enc-b", broken_on="tiny-b")

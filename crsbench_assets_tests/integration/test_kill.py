@@ -57,6 +57,7 @@ def n_failed_runs(layout: HomeLayout) -> int:
         return sum(run.is_failure for run in instance.get_runs())
 
 
+@pytest.mark.slow  # computes cells in children: half a minute
 def test_a_killed_child_is_replaced_within_the_command(due: HomeLayout, extended: HomeLayout) -> None:
     with started(due, "materialize") as command:
         attempt = wait_for(at_work(due), "a cell is being computed")
@@ -88,6 +89,7 @@ def test_a_partition_whose_process_dies_twice_is_left_to_the_next_command(
     assert_nothing_hangs(due)
 
 
+@pytest.mark.slow  # computes cells in children: half a minute
 def test_a_killed_command_takes_its_children_along(due: HomeLayout, extended: HomeLayout) -> None:
     with started(due, "materialize") as command:
         attempt = wait_for(at_work(due), "a cell is being computed")

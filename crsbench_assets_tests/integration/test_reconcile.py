@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
@@ -17,6 +18,7 @@ from crsbench_assets.storage.project import open_project
 from crsbench_assets_tests.integration.homes import copy_home, instance_of, pointers, succeed
 
 
+@pytest.mark.slow  # materialises a whole home: 20 s
 def test_everything_is_materialised_again_without_computing(filled: HomeLayout, tmp_path: Path) -> None:
     layout = copy_home(filled, tmp_path / "home")
     shutil.rmtree(layout.dagster)

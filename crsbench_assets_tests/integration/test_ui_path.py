@@ -131,6 +131,7 @@ def tick(definitions: dg.Definitions, instance: dg.DagsterInstance) -> SensorExe
         return definitions.resolve_sensor_def("registry_sensor").evaluate_tick(context)
 
 
+@pytest.mark.slow  # materialises what two sensors ask for: half a minute
 def test_a_card_becomes_keys_then_cells_then_a_leaderboard(
     filled: HomeLayout, extended: HomeLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
