@@ -70,6 +70,7 @@ def test_while_computing(due: HomeLayout, number: signal.Signals) -> None:
     assert_nothing_hangs(due)
 
 
+@pytest.mark.slow  # a command starts its children and waits
 def test_while_waiting_for_a_pool_slot(due: HomeLayout) -> None:
     with instance_of(due) as instance:
         storage = instance.event_log_storage
@@ -88,6 +89,7 @@ def test_while_waiting_for_a_pool_slot(due: HomeLayout) -> None:
         assert storage.get_concurrency_info("gpu").active_run_ids == {holder.run_id}
 
 
+@pytest.mark.slow  # a command starts its children and waits
 def test_while_waiting_for_another_process(due: HomeLayout) -> None:
     folder = Lake(due).folder("embedding_failures", ("enc-a", "tiny-a"))
     with lease(folder, "extract", None) as held, started(due, "materialize") as command:

@@ -60,6 +60,7 @@ def partitions_of(names: dict[str, str], encoder_id: str, dataset_id: str) -> di
     return {name: value for name, value in names.items() if f"encoder_id={encoder_id}/dataset_id={dataset_id}" in name}
 
 
+@pytest.mark.slow  # starts the Dagster UI
 def test_a_cell_launched_in_the_ui_has_the_content_of_the_command_line(ui: DagsterUi, filled: HomeLayout) -> None:
     layout = home_of(ui)
     before = pointers(layout)
@@ -88,6 +89,7 @@ def test_a_backfill_has_the_content_of_the_command_line(ui: DagsterUi, filled: H
     assert content_hashes(layout) == content_hashes(filled)
 
 
+@pytest.mark.slow  # starts the Dagster UI
 def test_a_key_without_a_card_names_the_file_to_add(ui: DagsterUi) -> None:
     layout = home_of(ui)
     ui.add_key("encoder", "by-hand")
@@ -103,6 +105,7 @@ def test_a_key_without_a_card_names_the_file_to_add(ui: DagsterUi) -> None:
         assert set(instance.get_dynamic_partitions("encoder")) == {"enc-b", "enc-c"}
 
 
+@pytest.mark.slow  # starts the Dagster UI
 def test_a_second_ui_is_refused_and_sigterm_ends_the_first(ui: DagsterUi) -> None:
     layout = home_of(ui)
     second = crsbench(layout, "ui", "--port", str(ui.port + 1))
