@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crsbench_assets.config.cards import PRIMARY, DatasetCard, Source
-from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.errors import ConfigError, reason_of
 from crsbench_assets.data.cohort import Cohort, CohortError
 from crsbench_assets.data.integrity import file_faults
 
@@ -196,7 +196,7 @@ def official_table(root: Path, names: Sequence[str], columns: Collection[str], f
     try:
         frame = table_as_text(path)
     except (OSError, pl.exceptions.PolarsError) as error:
-        faults.add(f"{path.name} cannot be read as CSV ({str(error).splitlines()[0]})")
+        faults.add(f"{path.name} cannot be read as CSV ({reason_of(error)})")
         return empty
     if wrong := column_faults(frame, columns):
         faults.add(*(f"{path.name} {clause}" for clause in wrong))
