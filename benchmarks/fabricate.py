@@ -40,7 +40,7 @@ from crsbench_assets.storage.lake import POINTER_FILE, Provenance, parquet_bytes
 from crsbench_assets.storage.layout import HomeLayout, PartitionKey
 from crsbench_assets.storage.project import Project, create_home, open_project, write_snapshot
 from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.worker.run import run_stage
+from crsbench_assets.worker.run import run_stage, with_constants
 
 N_DRAWN_DATASETS = 3
 """Datasets whose cells are drawn; those of dataset i beyond repeat dataset i modulo this, content hashes drawn."""
@@ -168,20 +168,11 @@ def _write_card(path: Path, card: dict[str, object]) -> None:
 def _commit(project: Project, hasher: InputsHasher, stage: StageSpec, key: PartitionKey, frames: Frames) -> None:
     """Commit the tables of a stage, as a worker does."""
     inputs = hasher.inputs(stage, key, upstream_contents(project, stage, key, pointers_for(project, stage)))
-    protocol = project.registry.protocol
-    constants = {
-        "encoder_id": key[0],
-        "dataset_id": key[1],
-        "protocol_id": f"{protocol.id}@{protocol.hash[:12]}",
-        "inputs_hash": inputs.hash,
-    }
     contents: dict[str, str] = {}
     for name in stage.tables:
-        columns = TABLES[name].column_names
-        frame = frames.get(name, TABLES[name].empty())
-        missing = {c: pl.lit(value) for c, value in constants.items() if c in columns and c not in frame.columns}
+        frame = with_constants(project, frames.get(name, TABLES[name].computed()), name, key, inputs.hash)
         provenance = Provenance(inputs.hash, inputs.parts, 0.0, None, dict(contents))
-        contents[name] = project.lake.commit(name, key, frame.with_columns(**missing), provenance).content_hash
+        contents[name] = project.lake.commit(name, key, frame, provenance).content_hash
 
 
 def _repeat(project: Project, hasher: InputsHasher, stage: StageSpec, source: PartitionKey, key: PartitionKey) -> None:

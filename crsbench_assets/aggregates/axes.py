@@ -19,9 +19,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from crsbench_assets.aggregates.seeds import check_records, computed_schema, seed_spread
+from crsbench_assets.aggregates.seeds import check_records, seed_spread
 from crsbench_assets.config.ids import CLEAN, shift_condition
 from crsbench_assets.config.protocol import Protocol
+from crsbench_assets.tables.registry import TABLES
 
 PRIMARY = "primary"
 CORRUPTION_ONLY = "corruption_only"
@@ -254,7 +255,7 @@ class _Cell:
             self._row("robustness", CORRUPTION_ONLY, self._robustness(None, 0.0)),
             self._row("robustness", CHANCE_CORRECTED, self._robustness(self._shift, CHANCE_AUROC)),
         ]
-        return pl.DataFrame(rows, schema=computed_schema("cell_axes"))
+        return TABLES["cell_axes"].computed(rows)
 
     def _near_chance(self) -> bool | None:
         points = [self._record(seed, 1.0, CLEAN).get("macro_auroc") for seed in self._protocol.seeds]

@@ -38,11 +38,11 @@ from crsbench_assets.aggregates.axes import (
     relative_drop,
     robustness,
 )
-from crsbench_assets.aggregates.seeds import computed_schema
 from crsbench_assets.config.ids import CLEAN, shift_condition
 from crsbench_assets.config.protocol import Protocol
 from crsbench_assets.metrics.records import Record
 from crsbench_assets.metrics.replicates import auroc_replicates, ece_replicates, group_weights, weights_key
+from crsbench_assets.tables.registry import TABLES
 
 if TYPE_CHECKING:
     from crsbench_assets.config.cards import Task
@@ -119,7 +119,7 @@ def axis_replicates(
             "reason": [reasons[key] or "undefined_term" for key in values for _ in range(b)],
         }
     ).with_columns(reason=pl.when(pl.col("n_seeds") < s).then(pl.col("reason")))
-    return frame.cast(computed_schema("axis_replicates"))  # type: ignore[arg-type]
+    return frame.cast(TABLES["axis_replicates"].computed_schema())  # type: ignore[arg-type]
 
 
 def replicated_axes(

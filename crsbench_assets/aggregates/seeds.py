@@ -18,10 +18,7 @@ import polars as pl
 import polars.selectors as cs
 from scipy.special import stdtrit
 
-from crsbench_assets.tables.results import RESULT_TABLES
-
-CALLER_COLUMNS = ("protocol_id", "encoder_id", "dataset_id", "inputs_hash")
-"""Columns that are constant within a cell; whoever writes the table adds them."""
+from crsbench_assets.tables.registry import TABLES
 
 _CONFIDENCE = 0.95
 _TEST_BOUNDS = ("macro_auroc_ci_low", "macro_auroc_ci_high", "ece_ci_low", "ece_ci_high")
@@ -83,15 +80,15 @@ def seed_aggregates(records: pl.DataFrame, seeds: Sequence[int]) -> pl.DataFrame
         seeds: the protocol's seeds.
 
     Returns:
-        One row per (label_fraction, condition_id), sorted, with the columns of the table ``seed_aggregates`` but
-        :data:`CALLER_COLUMNS`. Bounds over test groups are means over the seeds of the records' bounds.
+        One row per (label_fraction, condition_id), sorted, with the computed columns of ``seed_aggregates``. Bounds
+        over test groups are means over the seeds of the records' bounds.
 
     Raises:
         ValueError: a NaN, a repeated record, a seed outside ``seeds``, or records of one condition that differ in
             their number of test images.
     """
     check_records(records, ("seed", "label_fraction", "condition_id"), seeds)
-    schema = computed_schema("seed_aggregates")
+    schema = TABLES["seed_aggregates"].computed_schema()
     metrics = [name.removesuffix("_mean") for name in schema if name.endswith("_mean")]
     groups: dict[tuple[float, str], dict[int, dict[str, Any]]] = {}
     for record in records.iter_rows(named=True):
@@ -118,12 +115,6 @@ def seed_aggregates(records: pl.DataFrame, seeds: Sequence[int]) -> pl.DataFrame
             row[bound.replace("_ci_", "_ci_test_")] = None if values is None else statistics.mean(values)
         rows.append({name: row.get(name) for name in schema})
     return pl.DataFrame(rows, schema=schema)
-
-
-def computed_schema(table: str) -> dict[str, pl.DataType]:
-    """Return the columns of a table of results without :data:`CALLER_COLUMNS`, with their types, in order."""
-    (spec,) = (spec for spec in RESULT_TABLES if spec.name == table)
-    return {name: dtype for name, dtype in spec.polars_schema().items() if name not in CALLER_COLUMNS}
 
 
 def check_records(frame: pl.DataFrame, key: Sequence[str], seeds: Collection[int]) -> None:

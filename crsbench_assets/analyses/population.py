@@ -83,13 +83,12 @@ def unit_values(values: Mapping[Cell, float], level: Level, centring: Centring) 
 
 
 def analysis_frame(table: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
-    """Return rows of an analysis table in its columns and types, but for the protocol, which the caller adds.
+    """Return rows of an analysis table in its computed columns and their types.
 
     A column that a row does not mention is NULL there.
     """
     (spec,) = (spec for spec in ANALYSIS_TABLES if spec.name == table)
-    schema = {name: dtype for name, dtype in spec.polars_schema().items() if name != "protocol_id"}
-    return pl.DataFrame(rows, schema=schema)
+    return spec.computed(rows)
 
 
 def _means(values: Mapping[Cell, float], by: int) -> dict[str, float]:

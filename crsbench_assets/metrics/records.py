@@ -237,6 +237,4 @@ def _bin_rows(record: Record, task: Task, classes: Sequence[str], n_bins: int) -
 
 
 def _frame(table: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
-    schema = TABLES[table].polars_schema()
-    constant = {"protocol_id", "encoder_id", "dataset_id", "inputs_hash"}
-    return pl.DataFrame(rows, schema={name: kind for name, kind in schema.items() if name not in constant})
+    return TABLES[table].computed(rows)

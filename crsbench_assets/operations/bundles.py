@@ -126,7 +126,7 @@ def _write(connection: duckdb.DuckDBPyConnection, layout: HomeLayout, path: Path
             }
         for panel in sorted(layout.panels.glob("*.json")):
             _add(bundle, f"panels/{panel.name}", panel)
-        names = ("release", "protocol_id", "panel_id", "published_at")
+        names = ("release", "protocol_id", "label_policy", "panel_id", "published_at")
         (info,) = connection.sql(f"SELECT {', '.join(names)} FROM warehouse_info").fetchall()
         content = {"format": FORMAT, **dict(zip(names, info, strict=True)), "tables": described}
         text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"

@@ -139,8 +139,8 @@ def fit_cell(inputs: ProbeInputs, *, on_fit: Callable[[int, float], None] | None
     from crsbench_assets.tables.registry import TABLES
 
     fits: list[dict[str, Any]] = []
-    weights = [TABLES["probe_weights"].empty().drop("encoder_id", "dataset_id")]
-    predictions = [TABLES["predictions"].empty().drop("encoder_id", "dataset_id")]
+    weights = [TABLES["probe_weights"].computed()]
+    predictions = [TABLES["predictions"].computed()]
     pool = _pool_design(inputs)
     for seed in inputs.train:
         probes, rows = _fit_seed(inputs, seed, pool, on_fit)
@@ -152,9 +152,8 @@ def fit_cell(inputs: ProbeInputs, *, on_fit: Callable[[int, float], None] | None
         at_all = {fraction: probe for fraction, probe in probes.items() if fraction == 1.0}
         ids = [inputs.image_ids[row] for row in held_out]
         predictions.append(prediction_rows(seed, VALIDATION_CONDITION, ids, at_all, inputs.features[held_out]))
-    schema = TABLES["probe_fits"].polars_schema()
-    fit_schema = {name: schema[name] for name in fits[0]}
-    return FittedProbes(pl.DataFrame(fits, schema=fit_schema), pl.concat(weights), pl.concat(predictions))
+    fitted = TABLES["probe_fits"].computed(fits)
+    return FittedProbes(fitted, pl.concat(weights), pl.concat(predictions))
 
 
 RawProbe = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
@@ -295,7 +294,7 @@ def prediction_rows(
     from crsbench_assets.tables.registry import TABLES
 
     if not probes:
-        return TABLES["predictions"].empty().drop("encoder_id", "dataset_id")
+        return TABLES["predictions"].computed()
     logits = np.concatenate(list(probe_logits(probes, vectors).values()))
     stored = pl.Series("logits", logits).cast(pl.List(pl.Float32))
     if np.isnan(logits).any():

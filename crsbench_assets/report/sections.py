@@ -62,7 +62,7 @@ class Section:
 
 
 _OF_PANEL = "panel_id = (SELECT panel_id FROM warehouse_info)"
-_ALL = "SELECT * EXCLUDE (protocol_id, panel_id)"
+_ALL = "SELECT * EXCLUDE (protocol_id, label_policy, panel_id)"
 _IS_CONTROL = "encoder_id IN (SELECT encoder_id FROM encoders WHERE role = 'control')"
 _REASON = "string_agg(DISTINCT reason, ', ' ORDER BY reason) AS reason"
 _TAU = "count(tau_b) AS n_defined, min(tau_b) AS min_tau_b, median(tau_b) AS median_tau_b, max(tau_b) AS max_tau_b"
@@ -396,8 +396,8 @@ _TRANSFER = (
         "At another institution",
         "What does each encoder lose where images come from elsewhere? On the dashed line nothing is lost. An encoder "
         "that saw images of either institution is marked in the table. Controls are small and grey, and last there.",
-        "SELECT * EXCLUDE (protocol_id) REPLACE (coalesce(category, 'control') AS category) FROM institutional_shift "
-        f"ORDER BY dataset_id, {_IS_CONTROL}, shift_macro_auroc DESC NULLS LAST, encoder_id",
+        "SELECT * EXCLUDE (protocol_id, label_policy) REPLACE (coalesce(category, 'control') AS category) "
+        f"FROM institutional_shift ORDER BY dataset_id, {_IS_CONTROL}, shift_macro_auroc DESC NULLS LAST, encoder_id",
         (Figure("points", "source_macro_auroc", "shift_macro_auroc", series="category", is_compared=True),),
     ),
     Section(
@@ -434,7 +434,7 @@ _TRANSFER = (
         "Specialization",
         "Are medically pretrained encoders better in their own domain than out of it, or than their generalist parent? "
         "Right of 0 they are.",
-        "SELECT * EXCLUDE (protocol_id, panel_id, category, encoder_id, reason) "
+        "SELECT * EXCLUDE (protocol_id, label_policy, panel_id, category, encoder_id, reason) "
         "REPLACE (nullif(parent_encoder_id, '') AS parent_encoder_id), "
         "CASE encoder_id WHEN '' THEN category ELSE encoder_id END AS who, reason "
         f"FROM specialization WHERE {_OF_PANEL} ORDER BY reference, who, axis",

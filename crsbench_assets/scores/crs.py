@@ -36,7 +36,7 @@ from crsbench_assets.scores.panel import Panel
 from crsbench_assets.scores.profile import values_by_cell
 from crsbench_assets.tables.scores import SCORE_TABLES
 
-_SCHEMAS = {spec.name: spec.polars_schema() for spec in SCORE_TABLES}
+_SPECS = {spec.name: spec for spec in SCORE_TABLES}
 
 
 def crs_scores(
@@ -103,8 +103,8 @@ def crs_scores(
             for row in reference.cell_score(dataset, of_cell, of_axes):
                 cell_rows.append({"encoder_id": encoder_id, "dataset_id": dataset, "panel_id": panel.panel_id, **row})
     return (
-        pl.DataFrame(score_rows, schema=_SCHEMAS["crs_scores"]),
-        pl.DataFrame(cell_rows, schema=_SCHEMAS["cell_scores"]),
+        _SPECS["crs_scores"].computed(score_rows),
+        _SPECS["cell_scores"].computed(cell_rows),
     )
 
 
@@ -128,7 +128,7 @@ def unscored(encoders: pl.DataFrame, panel_id: str, reason: str) -> pl.DataFrame
         }
         for encoder_id in encoders.get_column("encoder_id").sort()
     ]
-    return pl.DataFrame(rows, schema=_SCHEMAS["crs_scores"])
+    return _SPECS["crs_scores"].computed(rows)
 
 
 class _Reference:

@@ -209,9 +209,10 @@ def reference_panels(panel: Panel, rules: ScoreRules) -> pl.DataFrame:
             anchor = panel.anchors[dataset][axis]
             rows.append(
                 {
+                    "protocol_id": panel.conditions.protocol_id,
+                    "label_policy": panel.conditions.label_policy,
                     "panel_id": panel.panel_id,
                     "panel_name": panel.name,
-                    "protocol_id": panel.conditions.protocol_id,
                     "dataset_id": dataset,
                     "axis": axis,
                     "anchor_low": anchor.low,

@@ -136,7 +136,7 @@ def ranks(
             reason = lacking if encoder in rank_of and encoder not in firm else row["reason"]
             own = {"encoder_id": encoder, "panel_id": panel_id, "rank": rank_of.get(encoder), "n_ranked": len(scored)}
             rows.append({**own, **firm.get(encoder, {}), "reason": reason})
-    return pl.DataFrame(rows, schema=spec.polars_schema())
+    return spec.computed(rows)
 
 
 def _firmness(rank_of: Mapping[str, int], resampled: Resampled) -> dict[str, dict[str, Any]]:

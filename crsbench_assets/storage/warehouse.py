@@ -568,14 +568,14 @@ def _provenance(arm: str, partition: Partition) -> dict[str, Any]:
 def _warehouse_info(project: Project, number: int) -> dict[str, Any]:
     import duckdb
 
-    protocol = project.registry.protocol
     return {
         "number": number,
         "home": str(project.layout.root),
         "home_id": project.home_id,
         "published_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "release": code_release(),
-        "protocol_id": f"{protocol.id}@{protocol.hash[:12]}",
+        "protocol_id": project.registry.protocol.label,
+        "label_policy": project.registry.settings.label_policy,
         "panel_id": _latest_panel(project.layout),
         "duckdb_version": duckdb.__version__,
     }
@@ -594,7 +594,7 @@ def _contents(project: Project, partitions: Iterable[Partition], cells: Iterable
         [
             sorted([p.table, *p.key, p.pointer.content_hash, p.pointer.status] for p in partitions),
             sorted([cell.encoder_id, cell.dataset_id, cell.status, cell.reason or ""] for cell in cells),
-            [info[name] for name in ("release", "protocol_id", "panel_id")],
+            [info[name] for name in ("release", "protocol_id", "label_policy", "panel_id")],
         ]
     )
 

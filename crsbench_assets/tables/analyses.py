@@ -26,9 +26,9 @@ from crsbench_assets.tables.columns import (
     N_SEEDS,
     PANEL_ID,
     PERTURBATION_ID,
-    PROTOCOL_ID,
     RANK_DISPLACEMENT,
     REASON,
+    RULES,
     SHIFT_ID,
     SPEARMAN,
     TAU_B,
@@ -73,7 +73,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "dataset_id", "axis"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             DATASET_ID,
             AXIS,
@@ -87,6 +87,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("smallest_detectable_difference", "1.96 sd of the error in a difference of two members", 0),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "crs_variants",
@@ -94,7 +95,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "variant", "encoder_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ColumnSpec(
                 "variant",
@@ -106,6 +107,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             count("rank", "Competition rank among the candidates under the variant; 1 is best", nullable=True),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "bootstrap_ranks",
@@ -113,7 +115,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "resampling", "anchors", "encoder_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ColumnSpec(
                 "resampling",
@@ -149,6 +151,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
                 nullable=True,
             ),
         ),
+        schema_version=2,
     ),
     TableSpec(
         "dominance",
@@ -156,7 +159,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "encoder_id", "other_encoder_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ENCODER_ID,
             ColumnSpec("other_encoder_id", "text", "Encoder that may be dominated"),
@@ -165,6 +168,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             ColumnSpec("is_established", "boolean", "Whether that probability is at least .95", nullable=True),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "panel_perturbations",
@@ -172,7 +176,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "n_dropped", "perturbation_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             count("n_dropped", "Members dropped: 1 (every one in turn), 3 or 5 (distinct random subsets)"),
             PERTURBATION_ID,
@@ -182,6 +186,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             TOP_3_OVERLAP,
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "insertion_trials",
@@ -189,7 +194,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "trial", "mode", "encoder_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ColumnSpec("trial", "integer", "0-based number of the trial, one random base each", low=0),
             ColumnSpec("mode", "text", "`fixed_reference`, or `cohort`: anchors and P recomputed on the union"),
@@ -201,6 +206,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("displacement", "Absolute change of the score; exactly 0 under `fixed_reference`", 0, 1),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "rank_agreement",
@@ -208,7 +214,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "auroc_variant", "crs_variant"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             *_ORDERS,
             N_ENCODERS,
@@ -220,6 +226,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("mean_absolute_rank_displacement", "Mean distance of an encoder's two ranks, in ranks", 0),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "rank_displacement",
@@ -227,7 +234,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "auroc_variant", "crs_variant", "encoder_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             *_ORDERS,
             ENCODER_ID,
@@ -238,6 +245,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             RANK_DISPLACEMENT,
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "label_efficiency_informativeness",
@@ -245,7 +253,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "quantity", "level", "centring"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ColumnSpec(
                 "quantity", "text", "`retention` (the axis), or `aulc`: area under the curve of AUROC over labels"
@@ -257,6 +265,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("spearman", "Spearman correlation of the quantity with full-label macro AUROC", -1, 1),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "axis_correlations",
@@ -264,7 +273,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "level", "centring", "dataset_id", "axis", "other_axis"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             LEVEL,
             CENTRING,
@@ -284,6 +293,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("spearman_ci_high", "Upper 95 % bound of the Spearman correlation", -1, 1),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "weight_perturbations",
@@ -291,7 +301,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "weights_of", "perturbation_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ColumnSpec("weights_of", "text", "`axes` (balance only), or `components`: pareto, balance, worst"),
             PERTURBATION_ID,
@@ -306,6 +316,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             ColumnSpec("is_top_3_unchanged", "boolean", "Same top 3 as under the declared weights", nullable=True),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "lodo_transfer",
@@ -313,11 +324,12 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "dataset_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ColumnSpec("dataset_id", "text", "Id of the dataset held out"),
             *_TRANSFER,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "mimic_transfer",
@@ -325,13 +337,14 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "dataset_id", "target"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             DATASET_ID,
             SHIFT_ID,
             ColumnSpec("target", "text", "Macro AUROC that is foretold: `shift`, or `source` for comparison"),
             *_TRANSFER,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "metric_sensitivity",
@@ -339,7 +352,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "variant", "dataset_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ColumnSpec(
                 "variant",
@@ -356,6 +369,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("mean_absolute_crs_shift", "Mean absolute change of CRS", 0, 1),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "estimator_dependence",
@@ -363,7 +377,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "estimator", "encoder_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ColumnSpec("estimator", "text", "primary, tuned_c, knn, mlp or ridge"),
             ENCODER_ID,
@@ -381,6 +395,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             ),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "institutional_shift",
@@ -388,7 +403,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("encoder_id", "dataset_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             SHIFT_ID,
@@ -401,6 +416,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("relative_gap", "Mean over seeds of (source - shift) / source, signed; lower is better", high=1),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "institutional_shift_test",
@@ -408,7 +424,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "dataset_id", "quantity", "unit"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             DATASET_ID,
             SHIFT_ID,
@@ -428,6 +444,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("p_permutation", "Two-sided p over all assignments to the two groups", 0, 1),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "label_scarcity",
@@ -435,7 +452,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "dataset_id", "category", "label_fraction"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             _POOLED_DATASET_ID,
             ColumnSpec("category", "text", "`broad_medical`, `specialty`, or `medical` for both"),
@@ -450,6 +467,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("interaction_ci_high", "Upper 95 % bound of the interaction", -2, 2),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "calibration_repair",
@@ -457,7 +475,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("encoder_id", "dataset_id", "method", "condition_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             ColumnSpec("method", "text", "temperature, vector, isotonic or dirichlet"),
@@ -474,6 +492,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("delta_auroc", "Macro AUROC after less before; higher is better", -1, 1),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "corruption_miscalibration",
@@ -482,7 +501,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "encoder_id", "dataset_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ENCODER_ID,
             DATASET_ID,
@@ -496,6 +515,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("pearson", "Pearson correlation over these cells of mean AUROC loss and mean ECE rise", -1, 1),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "depth_sweep",
@@ -503,7 +523,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("encoder_id", "dataset_id", "depth"),
         (
-            PROTOCOL_ID,
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             ColumnSpec("depth", "real", "Fraction of the blocks; 1 is the last", low=0, high=1),
@@ -519,6 +539,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             ColumnSpec("is_flagged", "boolean", "Chosen, and the interval of the gain excludes 0", nullable=True),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "specialization",
@@ -526,7 +547,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "reference", "category", "encoder_id", "parent_encoder_id", "axis"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ColumnSpec(
                 "reference",
@@ -544,6 +565,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("difference", "In-domain less reference; positive: specialization pays", -1, 1),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "lora_transfer",
@@ -551,7 +573,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "lora_panel_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ColumnSpec("lora_panel_id", "text", "Panel of the LoRA arm"),
             N_ENCODERS,
@@ -560,6 +582,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             TOP_3_OVERLAP,
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "prompting",
@@ -567,7 +590,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("encoder_id", "dataset_id", "mode", "prompt_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             ColumnSpec("mode", "text", "`direct`, `chain_of_thought`, or `probe` (mean over its seeds)"),
@@ -583,6 +606,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("macro_f1", "Mean F1 over classes, unparsed counted wrong; higher is better", 0, 1),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "selection_regret",
@@ -590,7 +614,7 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
         "whole",
         ("panel_id", "rule", "axis"),
         (
-            PROTOCOL_ID,
+            *RULES,
             PANEL_ID,
             ColumnSpec("rule", "text", "`auroc`, `crs`, or `random`: mean over all members"),
             ColumnSpec("axis", "text", "One of the four axes, or `weighted`: their mean under the user's weights"),
@@ -602,5 +626,6 @@ ANALYSIS_TABLES: tuple[TableSpec, ...] = (
             metric("regret_ci_high", "Upper 95 % bound of the regret under `seed_test`", 0, 1),
             REASON,
         ),
+        schema_version=2,
     ),
 )

@@ -5,7 +5,17 @@ What lives here: their shapes. What stays out: the tables of results (``results`
 
 from __future__ import annotations
 
-from crsbench_assets.tables.columns import CLASS_NAME, DATASET_ID, ENCODER_ID, IMAGE_ID, REASON, SEED, count
+from crsbench_assets.tables.columns import (
+    CLASS_NAME,
+    DATASET_ID,
+    ENCODER_ID,
+    IMAGE_ID,
+    LABEL_POLICY,
+    REASON,
+    RULES,
+    SEED,
+    count,
+)
 from crsbench_assets.tables.schema import ColumnSpec, TableSpec
 
 SPLIT = ColumnSpec("split", "text", "`train`, `validation` or `test`")
@@ -55,7 +65,7 @@ COHORT_TABLES = (
             ColumnSpec("classes", "text", "JSON list of the class names, in order"),
             ColumnSpec("shift_id", "text", "Shift target", nullable=True),
             ColumnSpec("licence", "text", "Licence of the data", nullable=True),
-            ColumnSpec("label_policy", "text", "What an uncertain label became"),
+            LABEL_POLICY,
             ColumnSpec("is_synthetic", "boolean", "The cohort is simulated"),
             ColumnSpec("card_hash", "text", "Hash of the whole card"),
         ),
@@ -136,6 +146,7 @@ COHORT_TABLES = (
         "dataset",
         ("source_id", "seed", "split", "class_name"),
         (
+            *RULES,
             DATASET_ID,
             SOURCE_ID,
             SEED,
@@ -160,7 +171,7 @@ COHORT_TABLES = (
             ColumnSpec("test_set_hash", "text", "Hash of the sorted ids of the test images"),
             ColumnSpec("feasible_fractions", "text", "JSON list of the label fractions that every seed can draw"),
         ),
-        schema_version=2,
+        schema_version=3,
     ),
     TableSpec(
         "leakage_violations",

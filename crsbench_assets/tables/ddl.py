@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from crsbench_assets.tables.columns import DATASET_ID, ENCODER_ID, LABEL_FRACTION, PANEL_ID, PROTOCOL_ID
+from crsbench_assets.tables.columns import DATASET_ID, ENCODER_ID, LABEL_FRACTION, PANEL_ID, RULES
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.tables.schema import DUCKDB_TYPES, ColumnSpec, TableSpec
 
@@ -27,7 +27,7 @@ WAREHOUSE_INFO = TableSpec(
         ColumnSpec("home_id", "text", "Id that the home was born with"),
         ColumnSpec("published_at", "text", "UTC time, ISO 8601"),
         ColumnSpec("release", "text", "Version of crsbench that published it"),
-        PROTOCOL_ID,
+        *RULES,
         ColumnSpec("panel_id", "text", "Panel of the leaderboard: the one frozen last, else `provisional`"),
         ColumnSpec("duckdb_version", "text", "Version of DuckDB that wrote it"),
     ),

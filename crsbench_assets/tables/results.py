@@ -14,8 +14,8 @@ from crsbench_assets.tables.columns import (
     IMAGE_ID,
     INPUTS_HASH,
     LABEL_FRACTION,
-    PROTOCOL_ID,
     REASON,
+    RULES,
     SEED,
     N,
     count,
@@ -136,7 +136,7 @@ RESULT_TABLES = (
         "cell",
         ("seed", "label_fraction", "problem"),
         (
-            PROTOCOL_ID,
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             SEED,
@@ -155,6 +155,7 @@ RESULT_TABLES = (
             REASON,
         ),
         code_version=4,
+        schema_version=2,
     ),
     TableSpec(
         "run_records",
@@ -162,7 +163,7 @@ RESULT_TABLES = (
         "cell",
         ("seed", "label_fraction", "condition_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             SEED,
@@ -184,7 +185,7 @@ RESULT_TABLES = (
             INPUTS_HASH,
         ),
         code_version=4,
-        schema_version=3,
+        schema_version=4,
     ),
     TableSpec(
         "label_metrics",
@@ -192,6 +193,7 @@ RESULT_TABLES = (
         "cell",
         ("seed", "label_fraction", "condition_id", "class_name"),
         (
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             SEED,
@@ -206,6 +208,7 @@ RESULT_TABLES = (
             count("n_groups_pos", "Groups with a positive test image"),
             REASON,
         ),
+        schema_version=2,
         is_bulk=True,
     ),
     TableSpec(
@@ -214,6 +217,7 @@ RESULT_TABLES = (
         "cell",
         ("seed", "condition_id", "class_name", "bin_index"),
         (
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             SEED,
@@ -226,6 +230,7 @@ RESULT_TABLES = (
             ColumnSpec("mean_confidence", "real", "Mean stated probability", low=0, high=1),
             ColumnSpec("mean_label", "real", "Observed frequency", low=0, high=1),
         ),
+        schema_version=2,
         is_bulk=True,
     ),
     TableSpec(
@@ -234,7 +239,7 @@ RESULT_TABLES = (
         "cell",
         ("label_fraction", "condition_id"),
         (
-            PROTOCOL_ID,
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             LABEL_FRACTION,
@@ -252,7 +257,7 @@ RESULT_TABLES = (
             REASON,
             INPUTS_HASH,
         ),
-        schema_version=2,
+        schema_version=3,
     ),
     TableSpec(
         "cell_axes",
@@ -260,7 +265,7 @@ RESULT_TABLES = (
         "cell",
         ("axis", "variant"),
         (
-            PROTOCOL_ID,
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             ColumnSpec("axis", "text", "discrimination, calibration, label_efficiency or robustness"),
@@ -277,6 +282,7 @@ RESULT_TABLES = (
             INPUTS_HASH,
         ),
         code_version=2,
+        schema_version=2,
     ),
     TableSpec(
         "axis_replicates",
@@ -284,6 +290,7 @@ RESULT_TABLES = (
         "cell",
         ("axis", "variant", "replicate"),
         (
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             ColumnSpec("axis", "text", "Axis"),
@@ -295,7 +302,7 @@ RESULT_TABLES = (
             ),
             REASON,
         ),
-        schema_version=2,
+        schema_version=3,
         is_bulk=True,
     ),
     TableSpec(
@@ -304,6 +311,7 @@ RESULT_TABLES = (
         "cell",
         ("estimator", "seed", "label_fraction"),
         (
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             ESTIMATOR,
@@ -316,6 +324,7 @@ RESULT_TABLES = (
             metric("relative_gap", "Certified gap of the final fit, of tuned_c only (probe_fits.relative_gap)", 0),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "estimator_records",
@@ -324,6 +333,7 @@ RESULT_TABLES = (
         "cell",
         ("estimator", "seed", "label_fraction", "condition_id"),
         (
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             ESTIMATOR,
@@ -334,6 +344,7 @@ RESULT_TABLES = (
             *METRICS,
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "estimator_axes",
@@ -341,7 +352,7 @@ RESULT_TABLES = (
         "cell",
         ("estimator", "axis", "variant"),
         (
-            PROTOCOL_ID,
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             ESTIMATOR,
@@ -355,6 +366,7 @@ RESULT_TABLES = (
             REASON,
             INPUTS_HASH,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "calibrated_records",
@@ -362,6 +374,7 @@ RESULT_TABLES = (
         "cell",
         ("method", "seed", "condition_id"),
         (
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             ColumnSpec("method", "text", "temperature, vector, isotonic or dirichlet"),
@@ -381,7 +394,7 @@ RESULT_TABLES = (
             metric("temperature", "T of a single-label dataset, 1 where refused; NULL for other methods", 0.05, 20),
             REASON,
         ),
-        schema_version=2,
+        schema_version=3,
     ),
     TableSpec(
         "depth_records",
@@ -389,6 +402,7 @@ RESULT_TABLES = (
         "cell",
         ("depth", "seed", "condition_id"),
         (
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             ColumnSpec("depth", "real", "Fraction of the blocks", low=0, high=1),
@@ -398,6 +412,7 @@ RESULT_TABLES = (
             *METRICS,
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "adapter_fits",
@@ -405,6 +420,7 @@ RESULT_TABLES = (
         "cell",
         ("seed", "label_fraction"),
         (
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             SEED,
@@ -415,6 +431,7 @@ RESULT_TABLES = (
             metric("validation_loss", "Last validation loss", 0),
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "prompt_answers",

@@ -6,9 +6,10 @@ What lives here: column types, :class:`ColumnSpec` and :class:`TableSpec`. What 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import polars as pl
@@ -111,6 +112,25 @@ class TableSpec:
     def grain_key(self) -> tuple[str, ...]:
         """Columns that address a partition."""
         return GRAIN_KEYS[self.grain]
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Columns that are the same in every row of a partition: whoever writes the partition adds them.
+
+        The inputs are those of a cell; in a pooled table each row names its own.
+        """
+        shared = ("protocol_id", "label_policy", *(("inputs_hash",) if self.grain == "cell" else ()))
+        return tuple(name for name in self.column_names if name in (*self.grain_key, *shared))
+
+    def computed_schema(self) -> dict[str, pl.DataType]:
+        """Return column name -> polars type of what a computation returns: all columns but :attr:`constants`."""
+        return {name: kind for name, kind in self.polars_schema().items() if name not in self.constants}
+
+    def computed(self, rows: Sequence[Mapping[str, Any]] = ()) -> pl.DataFrame:
+        """Return rows in the computed columns and types; what a row does not mention is NULL there."""
+        import polars as pl
+
+        return pl.DataFrame(list(rows), schema=self.computed_schema())
 
     def polars_schema(self) -> dict[str, pl.DataType]:
         """Return column name -> polars type, in order."""

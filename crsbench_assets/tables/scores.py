@@ -11,8 +11,8 @@ from crsbench_assets.tables.columns import (
     ENCODER_ID,
     INPUTS_HASH,
     PANEL_ID,
-    PROTOCOL_ID,
     REASON,
+    RULES,
     STATUS,
     count,
     metric,
@@ -37,9 +37,9 @@ SCORE_TABLES = (
         "whole",
         ("panel_id", "dataset_id", "axis"),
         (
+            *RULES,
             PANEL_ID,
             ColumnSpec("panel_name", "text", "Name it was frozen under"),
-            PROTOCOL_ID,
             DATASET_ID,
             _AXIS,
             ColumnSpec("anchor_low", "real", "Smallest value of a member"),
@@ -50,6 +50,7 @@ SCORE_TABLES = (
             ColumnSpec("is_degenerate", "boolean", "All members agree, so the axis is set to 0.5"),
             ColumnSpec("robustness_variant", "text", "`shift`, or `corruption_only` without the shift target"),
         ),
+        schema_version=2,
     ),
     TableSpec(
         "crs_scores",
@@ -57,6 +58,7 @@ SCORE_TABLES = (
         "whole",
         ("encoder_id", "panel_id"),
         (
+            *RULES,
             ENCODER_ID,
             PANEL_ID,
             *_PARTS,
@@ -68,6 +70,7 @@ SCORE_TABLES = (
             REASON,
             INPUTS_HASH,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "cell_scores",
@@ -75,6 +78,7 @@ SCORE_TABLES = (
         "whole",
         ("encoder_id", "dataset_id", "panel_id", "axis"),
         (
+            *RULES,
             ENCODER_ID,
             DATASET_ID,
             PANEL_ID,
@@ -85,6 +89,7 @@ SCORE_TABLES = (
             STATUS,
             REASON,
         ),
+        schema_version=2,
     ),
     TableSpec(
         "ranks",
@@ -92,6 +97,7 @@ SCORE_TABLES = (
         "whole",
         ("encoder_id", "panel_id"),
         (
+            *RULES,
             ENCODER_ID,
             PANEL_ID,
             count("rank", "Competition rank on the unrounded score; 1 is best", nullable=True),
@@ -103,6 +109,7 @@ SCORE_TABLES = (
             REASON,
         ),
         code_version=2,
+        schema_version=2,
     ),
 )
 

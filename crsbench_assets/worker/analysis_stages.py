@@ -166,7 +166,7 @@ def _of_panels(analysis: Analysis) -> Callable[[StageContext], StageOutput]:
         (spec,) = (TABLES[name] for name in context.stage.tables)
         of_panel = analysis(context)
         rows = [of_panel(panel) for panel, differing in panels_at_work(context) if not differing]
-        return StageOutput({spec.name: pl.concat([spec.empty().drop("protocol_id"), *rows])})
+        return StageOutput({spec.name: pl.concat([spec.computed(), *rows])})
 
     return stage
 

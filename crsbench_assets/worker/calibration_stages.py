@@ -42,11 +42,9 @@ def calibrate(context: StageContext) -> StageOutput:
     A refused method has the metrics of the logits as they were. A condition without predictions has NULL metrics and
     a reason.
     """
-    schema = TABLES["calibrated_records"].polars_schema()
-    kept = {name: kind for name, kind in schema.items() if name not in ("encoder_id", "dataset_id")}
     with one_thread():
         rows = list(_rows(context))
-    return StageOutput({"calibrated_records": pl.DataFrame(rows, schema=kept)})
+    return StageOutput({"calibrated_records": TABLES["calibrated_records"].computed(rows)})
 
 
 def _rows(context: StageContext) -> Iterator[dict[str, Any]]:

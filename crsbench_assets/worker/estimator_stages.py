@@ -18,7 +18,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from crsbench_assets.aggregates.axes import CHANCE_CORRECTED, cell_axes
-from crsbench_assets.aggregates.seeds import computed_schema
 from crsbench_assets.config.cards import PRIMARY
 from crsbench_assets.config.ids import CLEAN
 from crsbench_assets.config.machine import one_thread
@@ -31,6 +30,7 @@ from crsbench_assets.probes.estimators.perceptron import PerceptronHead
 from crsbench_assets.probes.estimators.ridge import Ridge
 from crsbench_assets.probes.estimators.tuned_logistic import TunedLogistic
 from crsbench_assets.probes.fit import ProbeInputs, Standardisation, standardisation
+from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.worker.cell_stages import labels_and_groups, probe_inputs, rows_of_images, why_no_vectors
 from crsbench_assets.worker.context import StageContext, StageOutput
 
@@ -56,8 +56,8 @@ def estimate(context: StageContext) -> StageOutput:
             cell.add_seed(seed)
     return StageOutput(
         {
-            "estimator_fits": pl.DataFrame(cell.fits, schema=computed_schema("estimator_fits")),
-            "estimator_records": pl.DataFrame(cell.records, schema=computed_schema("estimator_records")),
+            "estimator_fits": TABLES["estimator_fits"].computed(cell.fits),
+            "estimator_records": TABLES["estimator_records"].computed(cell.records),
             "estimator_axes": cell.axes(),
         }
     )
@@ -86,7 +86,7 @@ class _Cell:
 
     def axes(self) -> pl.DataFrame:
         """Return the axes under every estimator; without intervals the near-chance flag stays with the probe's axes."""
-        records = pl.DataFrame(self.records, schema=computed_schema("estimator_records"))
+        records = TABLES["estimator_records"].computed(self.records)
         key = {name: records.schema[name] for name in ("estimator", "seed", "label_fraction", "condition_id")}
         labels = pl.DataFrame(self.labels, schema=key | {"class_name": pl.String(), "auroc": pl.Float64()})
         parts = [
@@ -99,7 +99,7 @@ class _Cell:
             for name in records.get_column("estimator").unique(maintain_order=True)
         ]
         kept = pl.concat(parts).filter(pl.col("variant") != CHANCE_CORRECTED)
-        return kept.select(list(computed_schema("estimator_axes")))
+        return kept.select(list(TABLES["estimator_axes"].computed_schema()))
 
     def _models(self, seed: int, features: NDArray[np.float32]) -> Models:
         """Return the models of a seed; an infeasible fraction has none."""

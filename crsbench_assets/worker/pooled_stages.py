@@ -98,7 +98,7 @@ def score(context: StageContext) -> StageOutput:
     """Return the score of every encoder against every panel."""
     encoders = encoders_frame(context.project)
     axes = context.read_all("cell_axes")
-    score_rows, cell_rows = [TABLES["crs_scores"].empty()], [TABLES["cell_scores"].empty()]
+    score_rows, cell_rows = ([TABLES[name].computed()] for name in ("crs_scores", "cell_scores"))
     panels = panels_at_work(context)
     if not panels:
         score_rows.append(unscored(encoders, PROVISIONAL, "no_panel"))

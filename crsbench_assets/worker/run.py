@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import polars as pl
+
 from crsbench_assets.config.cells import inapplicability
 from crsbench_assets.config.errors import CrsbenchError
 from crsbench_assets.planning.inputs import Inputs, InputsHasher, split_key
@@ -21,7 +23,6 @@ from crsbench_assets.storage.lake import Pointer, Provenance, partition_label
 from crsbench_assets.storage.layout import PartitionKey
 from crsbench_assets.storage.project import Project
 from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.schema import TableSpec
 from crsbench_assets.worker import (
     analysis_stages,
     calibration_stages,
@@ -104,10 +105,10 @@ def run_stage(
             output = COMPUTE[stage.name](context)
             status = "ok" if output.reason is None else "failed"
         else:
-            empty = {name: _without_constants(TABLES[name]) for name in stage.tables}
+            empty = {name: TABLES[name].computed() for name in stage.tables}
             output = StageOutput(empty, not_applicable, "the cell is not applicable")
             status = "not_applicable"
-        frames = {name: _with_constants(project, output, name, key, inputs) for name in stage.tables}
+        frames = {name: with_constants(project, output.frames[name], name, key, inputs.hash) for name in stage.tables}
         pointers: dict[str, Pointer] = {}
         for name in stage.tables:
             explains = status == "failed" and name != stage.last_table and not output.frames[name].is_empty()
@@ -143,24 +144,19 @@ def _current(project: Project, stage: StageSpec, key: PartitionKey, inputs: Inpu
     return pointers
 
 
-def _with_constants(project: Project, output: StageOutput, name: str, key: PartitionKey, inputs: Inputs):  # type: ignore[no-untyped-def]
-    """Add the columns that are the same in every row of a partition."""
-    import polars as pl
-
+def with_constants(
+    project: Project, frame: pl.DataFrame, name: str, key: PartitionKey, inputs_hash: str
+) -> pl.DataFrame:
+    """Return computed rows of a partition with the columns that are the same in all of them."""
     table = TABLES[name]
-    protocol = project.registry.protocol
     constants = {
         **dict(zip(table.grain_key, key, strict=True)),
-        "protocol_id": protocol.label,
-        "inputs_hash": inputs.hash,
+        "protocol_id": project.registry.protocol.label,
+        "label_policy": project.registry.settings.label_policy,
+        "inputs_hash": inputs_hash,
     }
-    frame = output.frames[name]
-    missing = {c: v for c, v in constants.items() if c in table.column_names and c not in frame.columns}
-    return frame.with_columns(**{column: pl.lit(value) for column, value in missing.items()})
-
-
-def _without_constants(table: TableSpec):  # type: ignore[no-untyped-def]
-    return table.empty().drop([c for c in (*table.grain_key, "protocol_id", "inputs_hash") if c in table.column_names])
+    missing = [column for column in table.constants if column not in frame.columns]  # a panel says its own rules
+    return frame.with_columns(**{column: pl.lit(constants[column]) for column in missing})
 
 
 def failure_of(result: StageResult, stage: StageSpec, key: PartitionKey) -> CrsbenchError | None:

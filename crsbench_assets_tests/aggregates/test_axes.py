@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crsbench_assets.aggregates.axes import cell_axes, common_macros, relative_drop, retention, robustness
-from crsbench_assets.aggregates.seeds import CALLER_COLUMNS
 from crsbench_assets.config.protocol import Protocol
 from crsbench_assets.tables.results import RESULT_TABLES
 
@@ -72,7 +71,7 @@ def axes(
     labels = pl.DataFrame(label_rows, schema=SPECS["label_metrics"].polars_schema())
     records = pl.DataFrame(record_rows, schema=SPECS["run_records"].polars_schema())
     frame = cell_axes(labels, records, protocol=protocol, shift_id=shift_id)
-    expected = {n: t for n, t in SPECS["cell_axes"].polars_schema().items() if n not in CALLER_COLUMNS}
+    expected = SPECS["cell_axes"].computed_schema()
     assert frame.schema == expected
     assert frame.height == 11
     return {(row["axis"], row["variant"]): row for row in frame.to_dicts()}

@@ -11,7 +11,6 @@ import pytest
 
 from crsbench_assets.aggregates.axes import cell_axes
 from crsbench_assets.aggregates.replicates import REPLICATED, axis_replicates, replicated_axes
-from crsbench_assets.aggregates.seeds import CALLER_COLUMNS
 from crsbench_assets.config.cards import Task
 from crsbench_assets.config.ids import CLEAN
 from crsbench_assets.config.protocol import Protocol
@@ -253,9 +252,7 @@ def test_rows_of_the_table(protocol: Protocol) -> None:
     records = make_records(protocol)
     axes = axes_of(records, protocol)
     frame = axis_replicates(records, axes, dataset_id=DATASET, task="multi_label", protocol=protocol, shift_id=SHIFT)
-    assert frame.schema == {
-        n: t for n, t in SPECS["axis_replicates"].polars_schema().items() if n not in CALLER_COLUMNS
-    }
+    assert frame.schema == SPECS["axis_replicates"].computed_schema()
     b = protocol.metrics.test_replicates
     assert frame.height == len(REPLICATED) * b
     values = replicate(records, protocol, axes, n=b)

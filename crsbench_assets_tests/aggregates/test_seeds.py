@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from crsbench_assets.aggregates.seeds import CALLER_COLUMNS, seed_aggregates, seed_spread
+from crsbench_assets.aggregates.seeds import seed_aggregates, seed_spread
 from crsbench_assets.tables.results import RESULT_TABLES
 
 SPECS = {spec.name: spec for spec in RESULT_TABLES}
@@ -31,7 +31,7 @@ def five(values: list[float | None], reasons: list[str | None] | None = None, **
 
 
 def test_columns_are_those_of_the_table() -> None:
-    expected = {n: t for n, t in SPECS["seed_aggregates"].polars_schema().items() if n not in CALLER_COLUMNS}
+    expected = SPECS["seed_aggregates"].computed_schema()
     assert seed_aggregates(five([0.5] * 5), SEEDS).schema == expected
     assert seed_aggregates(records(), SEEDS).schema == expected
 

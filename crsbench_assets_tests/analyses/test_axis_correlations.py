@@ -5,17 +5,15 @@ import random
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from scipy import stats
 
 from crsbench_assets.analyses.axis_correlations import axis_correlations
 from crsbench_assets.config.protocol import AXES
 from crsbench_assets.config.registry import load_protocol
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.test_label_efficiency_informativeness import plain_units
 from crsbench_assets_tests.scores.conftest import Cohort, freeze_cohort
+from crsbench_assets_tests.tables.rows import written
 
 PROTOCOL = load_protocol("crs-1", Path())
 Key = tuple[str, str, str, str, str]
@@ -40,7 +38,7 @@ ONE: Cohort = {
 def analyse(cohort: Cohort, controls: tuple[str, ...] = ()) -> dict[Key, dict[str, Any]]:
     panel = freeze_cohort(cohort, PROTOCOL, controls)
     found = axis_correlations(panel)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["axis_correlations"])
+    written(found, "axis_correlations")
     assert found.height == 64 + len(panel.datasets)
     key = ("level", "centring", "dataset_id", "axis", "other_axis")
     return {tuple(row[name] for name in key): row for row in found.to_dicts()}

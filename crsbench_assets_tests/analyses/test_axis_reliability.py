@@ -5,17 +5,15 @@ import statistics
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 
 from crsbench_assets.analyses.axis_reliability import axis_reliability
 from crsbench_assets.config.protocol import AXES
 from crsbench_assets.scores.panel import Panel
 from crsbench_assets.scores.resampling import Resampled
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.plain_score import Cells, panel_from
 from crsbench_assets_tests.analyses.resampled import noisy, random_unit_cells, resampled_of, unmoved
+from crsbench_assets_tests.tables.rows import written
 
 Rows = dict[tuple[str, str], dict[str, Any]]
 
@@ -29,7 +27,7 @@ HAND: Cells = {
 
 def analyse(panel: Panel, resampled: Resampled | str) -> Rows:
     found = axis_reliability(panel, resampled)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["axis_reliability"])
+    written(found, "axis_reliability")
     assert found.select("dataset_id", "axis").rows() == [(d, axis) for d in panel.datasets for axis in AXES]
     return {(row["dataset_id"], row["axis"]): row for row in found.to_dicts()}
 

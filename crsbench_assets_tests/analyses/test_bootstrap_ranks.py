@@ -16,8 +16,6 @@ from crsbench_assets.config.registry import load_protocol
 from crsbench_assets.scores.ensemble import Scores
 from crsbench_assets.scores.panel import Panel
 from crsbench_assets.scores.resampling import Resampled, Resampling, resampled_scores
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.scores.replicates import (
     Case,
     Cell,
@@ -28,6 +26,7 @@ from crsbench_assets_tests.scores.replicates import (
     protocol_of,
     replicates_frame,
 )
+from crsbench_assets_tests.tables.rows import written
 
 Key = tuple[str, str, str]
 """Resampling, anchors, encoder."""
@@ -47,7 +46,7 @@ def analyse(
 ) -> dict[Key, dict[str, Any]]:
     encoders = encoders_of(cells) if encoders is None else encoders
     found = bootstrap_ranks(cell_axes_frame(cells), replicates_frame(replicates), encoders, panel, protocol)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["bootstrap_ranks"])
+    written(found, "bootstrap_ranks")
     n_candidates = encoders.filter(pl.col("role") == "candidate").height
     assert found.height == 6 * n_candidates
     assert set(found["panel_id"]) <= {panel.panel_id}

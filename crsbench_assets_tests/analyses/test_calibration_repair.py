@@ -11,7 +11,7 @@ import pytest
 from crsbench_assets.analyses.calibration_repair import PRIMARY_CELLS, calibration_repair
 from crsbench_assets.config import registry
 from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
+from crsbench_assets_tests.tables.rows import written
 
 KEY = {"encoder_id": pl.String(), "dataset_id": pl.String(), "seed": pl.Int64(), "condition_id": pl.String()}
 Number = float | None
@@ -75,7 +75,7 @@ def analyse(units: Mapping[Unit, Sequence[Seed]], *, keep_before: bool = True) -
     schema = {**KEY, **dict.fromkeys(("label_fraction", "ece", "macro_auroc"), pl.Float64()), "reason": pl.String()}
     records = pl.DataFrame(sorted(before, key=str), schema=schema, orient="row")
     found = calibration_repair(calibrated, records)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["calibration_repair"])
+    written(found, "calibration_repair")
     names = ("encoder_id", "dataset_id", "method", "condition_id")
     return {tuple(row[name] for name in names): row for row in found.to_dicts()}
 

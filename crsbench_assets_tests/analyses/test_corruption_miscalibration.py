@@ -10,9 +10,8 @@ from scipy import stats
 
 from crsbench_assets.analyses.corruption_miscalibration import corruption_miscalibration
 from crsbench_assets.scores.panel import Panel
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.conftest import panel_of
+from crsbench_assets_tests.tables.rows import written
 
 CONDITIONS = ("noise-s1", "noise-s5", "blur-s1", "blur-s5")
 Cells = Mapping[tuple[str, str], tuple[Sequence[float | None], float | None]]
@@ -79,7 +78,7 @@ def analyse(
         orient="row",
     )
     found = corruption_miscalibration(aggregates, axes, encoders, panel or panel_of(datasets_of(cells)), CONDITIONS)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["corruption_miscalibration"])
+    written(found, "corruption_miscalibration")
     assert found.select("encoder_id", "dataset_id").rows() == sorted(found.select("encoder_id", "dataset_id").rows())
     return {(row["encoder_id"], row["dataset_id"]): row for row in found.to_dicts()}
 

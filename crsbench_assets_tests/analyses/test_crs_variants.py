@@ -11,9 +11,8 @@ import pytest
 from crsbench_assets.analyses.crs_variants import crs_variants
 from crsbench_assets.config.protocol import AXES
 from crsbench_assets.scores.panel import Panel
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.plain_score import RULES, Cells, panel_from, plain_crs, random_cells
+from crsbench_assets_tests.tables.rows import written
 
 DATASETS = pl.DataFrame({"dataset_id": ["d0", "d1", "d2"], "shift_id": [None, None, "other"]})
 
@@ -51,7 +50,7 @@ def analyse(
     exposure = [json.dumps({"other": "seen" if encoder in seen else "unknown"}) for encoder in ids]
     encoders = pl.DataFrame({"encoder_id": ids, "exposure": exposure})
     found = crs_variants(axes, scored, encoders, DATASETS, panel, RULES)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["crs_variants"])
+    written(found, "crs_variants")
     return {(row["variant"], row["encoder_id"]): row for row in found.iter_rows(named=True)}
 
 

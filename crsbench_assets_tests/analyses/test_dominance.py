@@ -12,8 +12,6 @@ from crsbench_assets.analyses.dominance import dominance
 from crsbench_assets.config.protocol import AXES, Protocol
 from crsbench_assets.config.registry import load_protocol
 from crsbench_assets.scores.panel import Panel
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.scores.replicates import (
     Case,
     Cell,
@@ -22,6 +20,7 @@ from crsbench_assets_tests.scores.replicates import (
     freeze_cells,
     replicates_frame,
 )
+from crsbench_assets_tests.tables.rows import written
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def analyse(
 ) -> dict[tuple[str, str], dict[str, Any]]:
     encoders = encoders_of(cells) if encoders is None else encoders
     found = dominance(cell_axes_frame(cells), replicates_frame(replicates), encoders, panel, protocol)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["dominance"])
+    written(found, "dominance")
     assert found.rows() == found.sort("encoder_id", "other_encoder_id").rows()
     return {(row["encoder_id"], row["other_encoder_id"]): row for row in found.to_dicts()}
 

@@ -13,9 +13,8 @@ from crsbench_assets.analyses.estimator_dependence import ESTIMATORS, estimator_
 from crsbench_assets.config.protocol import AXES
 from crsbench_assets.config.registry import load_protocol
 from crsbench_assets.scores.panel import Panel
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.scores.conftest import MEMBERS, Cohort, freeze_cohort
+from crsbench_assets_tests.tables.rows import written
 
 PROTOCOL = load_protocol("crs-1", Path())
 OTHERS = ESTIMATORS[1:]
@@ -63,7 +62,7 @@ def analyse(
     )
     panel = panel or freeze_cohort(primary, PROTOCOL)
     found = estimator_dependence(axes, frame, panel, PROTOCOL.scores)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["estimator_dependence"])
+    written(found, "estimator_dependence")
     assert found.height == len(ESTIMATORS) * len(panel.members)
     return {(row["estimator"], row["encoder_id"]): row for row in found.to_dicts()}
 

@@ -3,20 +3,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import polars as pl
 import pytest
 
 from crsbench_assets.analyses.insertion_trials import insertion_trials
 from crsbench_assets.config.errors import ConfigError
 from crsbench_assets.config.protocol import Protocol
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.plain_score import PROTOCOL, Cells, panel_from, plain_crs, random_cells
+from crsbench_assets_tests.tables.rows import written
 
 
 def analyse(cells: Cells) -> list[dict[str, Any]]:
     found = insertion_trials(panel_from(cells), PROTOCOL)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["insertion_trials"])
+    written(found, "insertion_trials")
     return found.to_dicts()
 
 

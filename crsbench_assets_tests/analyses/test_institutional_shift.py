@@ -8,8 +8,7 @@ import polars as pl
 import pytest
 
 from crsbench_assets.analyses.institutional_shift import institutional_shift
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
+from crsbench_assets_tests.tables.rows import written
 
 SEEDS = (0, 1)
 Aurocs = Mapping[tuple[str, int, str], Mapping[str, float | None]]
@@ -84,7 +83,7 @@ def analyse(
         orient="row",
     )
     found = institutional_shift(labels, records, cards, datasets, scored, seeds)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["institutional_shift"])
+    written(found, "institutional_shift")
     assert found.get_column("encoder_id").to_list() == (sorted(encoders) if shift_id else [])
     return {row["encoder_id"]: row for row in found.to_dicts()}
 

@@ -14,8 +14,8 @@ from scipy import stats
 from crsbench_assets.analyses.institutional_shift_test import institutional_shift_test
 from crsbench_assets.scores.panel import Panel
 from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.conftest import panel_of
+from crsbench_assets_tests.tables.rows import written
 
 Card = tuple[str | None, str | None]
 Values = Mapping[str, tuple[float | None, float | None]]
@@ -56,7 +56,7 @@ def analyse(
     )
     panel = panel or panel_of({encoder: ["cxr", "derm"] for encoder in values})
     found = institutional_shift_test(shifts, encoders, panel)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["institutional_shift_test"])
+    written(found, "institutional_shift_test")
     assert found.height == 4
     assert set(found.get_column("dataset_id")) == {"cxr"}
     return {(row["quantity"], row["unit"]): row for row in found.to_dicts()}

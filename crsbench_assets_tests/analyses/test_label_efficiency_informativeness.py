@@ -11,9 +11,8 @@ from scipy import stats
 
 from crsbench_assets.analyses.label_efficiency_informativeness import label_efficiency_informativeness
 from crsbench_assets.scores.panel import Panel
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.conftest import panel_of
+from crsbench_assets_tests.tables.rows import written
 
 Cells = Mapping[tuple[str, str], tuple[float | None, float | None, float | None]]
 """(encoder, dataset) -> full-label AUROC, retention, AULC."""
@@ -61,7 +60,7 @@ def panel_from(cells: Cells) -> Panel:
 
 def analyse(cells: Cells, panel: Panel | None = None) -> dict[tuple[str, str, str], dict[str, Any]]:
     found = label_efficiency_informativeness(axes_frame(cells), panel or panel_from(cells))
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["label_efficiency_informativeness"])
+    written(found, "label_efficiency_informativeness")
     assert found.height == 8
     return {(row["quantity"], row["level"], row["centring"]): row for row in found.to_dicts()}
 

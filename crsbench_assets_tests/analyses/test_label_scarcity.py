@@ -10,9 +10,8 @@ from scipy import stats
 
 from crsbench_assets.analyses.label_scarcity import label_scarcity
 from crsbench_assets.scores.panel import Panel
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.conftest import panel_of
+from crsbench_assets_tests.tables.rows import written
 
 FRACTIONS = (0.01, 0.1, 1.0)
 Curves = Mapping[tuple[str, str], Sequence[float | None]]
@@ -78,7 +77,7 @@ def analyse(
     )
     panel = panel or panel_from(curves)
     found = label_scarcity(aggregates_frame(curves), encoders, panel, FRACTIONS)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["label_scarcity"])
+    written(found, "label_scarcity")
     assert found.height == (len(panel.datasets) + 1) * 3 * len(FRACTIONS)
     return {(row["dataset_id"], row["category"], row["label_fraction"]): row for row in found.to_dicts()}
 

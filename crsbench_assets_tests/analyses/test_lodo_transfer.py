@@ -2,13 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import polars as pl
 import pytest
 
 from crsbench_assets.analyses.lodo_transfer import lodo_transfer
 from crsbench_assets.analyses.transfer import transfer
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.plain_score import (
     RULES,
     Cells,
@@ -17,6 +14,7 @@ from crsbench_assets_tests.analyses.plain_score import (
     plain_crs,
     random_cells,
 )
+from crsbench_assets_tests.tables.rows import written
 
 STATISTICS = (
     "spearman",
@@ -31,7 +29,7 @@ STATISTICS = (
 
 def analyse(cells: Cells) -> dict[str, dict[str, Any]]:
     found = lodo_transfer(panel_from(cells), RULES)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["lodo_transfer"])
+    written(found, "lodo_transfer")
     return {row["dataset_id"]: row for row in found.to_dicts()}
 
 

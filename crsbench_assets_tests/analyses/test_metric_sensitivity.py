@@ -11,8 +11,6 @@ import pytest
 from crsbench_assets.analyses.metric_sensitivity import metric_sensitivity
 from crsbench_assets.config.protocol import AXES
 from crsbench_assets.scores.panel import Panel
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.plain_score import (
     RULES,
     Cells,
@@ -22,6 +20,7 @@ from crsbench_assets_tests.analyses.plain_score import (
     plain_tau_b,
     random_cells,
 )
+from crsbench_assets_tests.tables.rows import written
 
 SUBSTITUTES = {
     "adaptive_ece": (("calibration", "adaptive_ece"),),
@@ -69,7 +68,7 @@ def analyse(
     schema = {**ids, "qwk_mean": pl.Float64(), "ordinal_mae_mean": pl.Float64()}
     aggregates = pl.DataFrame(rows, schema=schema, orient="row")
     found = metric_sensitivity(axes, aggregates, DATASETS, panel, RULES)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["metric_sensitivity"])
+    written(found, "metric_sensitivity")
     return {(row["variant"], row["dataset_id"]): row for row in found.to_dicts()}
 
 

@@ -11,9 +11,8 @@ from crsbench_assets.analyses.mimic_transfer import mimic_transfer
 from crsbench_assets.analyses.transfer import transfer
 from crsbench_assets.config.protocol import AXES
 from crsbench_assets.scores.panel import Panel
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.plain_score import RULES, Cells, panel_from, plain_crs, random_cells
+from crsbench_assets_tests.tables.rows import written
 
 Aurocs = Mapping[str, tuple[float | None, float | None, str | None]]
 """Encoder -> macro AUROC at the shift target and at the source, and why one is missing."""
@@ -37,7 +36,7 @@ def axes_frame(robustness: Mapping[tuple[str, str], float | None], reason: str |
 
 def analyse(aurocs: Aurocs, axes: pl.DataFrame, panel: Panel) -> dict[str, dict[str, Any]]:
     found = mimic_transfer(shift_frame(aurocs), axes, DATASETS, panel, RULES)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["mimic_transfer"])
+    written(found, "mimic_transfer")
     return {row["target"]: row for row in found.to_dicts()}
 
 

@@ -4,12 +4,9 @@ import json
 import math
 from typing import Any
 
-import polars as pl
 import pytest
 
 from crsbench_assets.analyses.panel_perturbations import panel_perturbations
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.plain_score import (
     RULES,
     Cells,
@@ -19,11 +16,12 @@ from crsbench_assets_tests.analyses.plain_score import (
     plain_tau_b,
     random_cells,
 )
+from crsbench_assets_tests.tables.rows import written
 
 
 def analyse(cells: Cells) -> list[dict[str, Any]]:
     found = panel_perturbations(panel_from(cells), RULES)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["panel_perturbations"])
+    written(found, "panel_perturbations")
     return found.to_dicts()
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from scipy import stats
 
@@ -14,8 +13,6 @@ from crsbench_assets.config.protocol import ScoreRules
 from crsbench_assets.scores.ensemble import Floats
 from crsbench_assets.scores.panel import Panel
 from crsbench_assets.scores.resampling import Resampled
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.plain_score import (
     RULES,
     Cells,
@@ -26,6 +23,7 @@ from crsbench_assets_tests.analyses.plain_score import (
     plain_tau_b,
 )
 from crsbench_assets_tests.analyses.resampled import noisy, random_unit_cells, resampled_of, unmoved
+from crsbench_assets_tests.tables.rows import written
 
 # One dataset with anchors 0 and 1 on every axis, so the values are the profile. CRS = .5 P + .3 B + .2 W.
 #
@@ -48,7 +46,7 @@ Rows = dict[tuple[str, str], dict[str, Any]]
 
 def analyse(panel: Panel, resampled: Resampled | str = "no_replicates", rules: ScoreRules = RULES) -> Rows:
     found = rank_agreement(panel, resampled, rules)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["rank_agreement"])
+    written(found, "rank_agreement")
     assert found.height == 4
     return {(row["auroc_variant"], row["crs_variant"]): row for row in found.to_dicts()}
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import polars as pl
 import pytest
 from scipy import stats
 
@@ -11,19 +10,18 @@ from crsbench_assets.analyses.rank_displacement import rank_displacement
 from crsbench_assets.config.protocol import AXES, ScoreRules
 from crsbench_assets.scores.crs import crs_scores
 from crsbench_assets.scores.panel import Panel
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.plain_score import PROTOCOL, RULES, Cells, panel_from, plain_crs
 from crsbench_assets_tests.analyses.resampled import random_unit_cells
 from crsbench_assets_tests.analyses.test_rank_agreement import HAND
 from crsbench_assets_tests.scores.conftest import Cohort, encoders_frame, values_frame
+from crsbench_assets_tests.tables.rows import written
 
 Rows = dict[tuple[str, str, str], dict[str, Any]]
 
 
 def analyse(panel: Panel, rules: ScoreRules = RULES) -> Rows:
     found = rank_displacement(panel, rules)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["rank_displacement"])
+    written(found, "rank_displacement")
     assert found.height == 4 * len(panel.members)
     return {(row["auroc_variant"], row["crs_variant"], row["encoder_id"]): row for row in found.to_dicts()}
 

@@ -5,17 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 
 from crsbench_assets.analyses.selection_regret import selection_regret
 from crsbench_assets.config.protocol import AXES
 from crsbench_assets.scores.panel import Panel
 from crsbench_assets.scores.resampling import Resampled
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.plain_score import RULES, Cells, panel_from, plain_anchors, plain_crs
 from crsbench_assets_tests.analyses.resampled import noisy, random_unit_cells, resampled_of, unmoved
+from crsbench_assets_tests.tables.rows import written
 
 EQUAL = RULES.axis_weights
 Rows = dict[tuple[str, str], dict[str, Any]]
@@ -41,7 +39,7 @@ COLUMNS = (*AXES, "weighted")
 
 def analyse(panel: Panel, resampled: Resampled | str, weights: Mapping[str, float] = EQUAL) -> Rows:
     found = selection_regret(panel, resampled, RULES, weights)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["selection_regret"])
+    written(found, "selection_regret")
     rows = {(row["rule"], row["axis"]): row for row in found.to_dicts()}
     assert list(rows) == [(rule, axis) for rule in ("auroc", "crs", "random") for axis in COLUMNS]
     assert [{name: row[f"weight_{name}"] for name in AXES} for row in rows.values()] == [dict(weights)] * 15

@@ -13,9 +13,8 @@ from crsbench_assets.analyses.specialization import specialization
 from crsbench_assets.config.protocol import AXES
 from crsbench_assets.config.registry import load_protocol
 from crsbench_assets.scores.panel import Panel
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.scores.conftest import Cohort, freeze_cohort
+from crsbench_assets_tests.tables.rows import written
 
 PROTOCOL = load_protocol("crs-1", Path())
 MODALITY = {"near": "dermoscopy", "far": "fundus", "new": "xray"}
@@ -63,7 +62,7 @@ def analyse(
     )
     datasets = pl.DataFrame({"dataset_id": list(MODALITY), "modality": list(MODALITY.values())})
     found = specialization(panel or freeze_cohort(cohort, PROTOCOL), encoders, datasets, PROTOCOL.scores)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["specialization"])
+    written(found, "specialization")
     names = ("reference", "category", "encoder_id", "parent_encoder_id", "axis")
     return {tuple(row[name] for name in names): row for row in found.to_dicts()}
 

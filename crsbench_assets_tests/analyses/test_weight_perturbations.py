@@ -4,13 +4,10 @@ import math
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 
 from crsbench_assets.analyses.weight_perturbations import weight_perturbations
 from crsbench_assets.config.protocol import AXES, ScoreRules
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.analyses.plain_score import (
     RULES,
     Cells,
@@ -20,6 +17,7 @@ from crsbench_assets_tests.analyses.plain_score import (
     plain_tau_b,
     random_cells,
 )
+from crsbench_assets_tests.tables.rows import written
 
 AXIS_COLUMNS = [f"weight_{axis}" for axis in AXES]
 COMPONENT_COLUMNS = ["weight_pareto", "weight_balance", "weight_worst"]
@@ -27,7 +25,7 @@ COMPONENT_COLUMNS = ["weight_pareto", "weight_balance", "weight_worst"]
 
 def analyse(cells: Cells, rules: ScoreRules = RULES) -> list[dict[str, Any]]:
     found = weight_perturbations(panel_from(cells), rules)
-    conform(found.with_columns(protocol_id=pl.lit("crs-1@0")), TABLES["weight_perturbations"])
+    written(found, "weight_perturbations")
     return found.to_dicts()
 
 

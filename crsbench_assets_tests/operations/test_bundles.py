@@ -91,6 +91,7 @@ def test_its_description_fits_its_files(exported: Path, computed: Project) -> No
             assert pl.read_parquet(io.BytesIO(data)).height == table["n_rows"]
             assert table["schema_version"] == TABLES[name].schema_version
     assert (described["format"], described["protocol_id"]) == (1, computed.registry.protocol.label)
+    assert described["label_policy"] == "u_zeros"
 
 
 def test_two_exports_of_one_publication_are_equal(exported: Path, computed: Project, tmp_path: Path) -> None:

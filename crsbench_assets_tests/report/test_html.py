@@ -104,7 +104,7 @@ def test_names_with_markup_are_text(page: Element, report: Path) -> None:
 def test_the_page_says_where_it_comes_from(page: Element, warehouse: Rows) -> None:
     (info,) = warehouse("FROM warehouse_info")
     facts = {group.one("dt").text: group.one("dd").text for group in page.one("dl", class_="facts").all("div")}
-    assert facts["Protocol"] == info["protocol_id"]
+    assert (facts["Protocol"], facts["Label policy"]) == (info["protocol_id"], info["label_policy"])
     assert facts["Panel"].startswith("provisional (no panel is frozen yet")
     assert facts["Version"] == f"crsbench {info['release']}"
     assert facts["Published"].endswith(", publication 1")

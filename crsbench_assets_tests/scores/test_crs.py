@@ -23,7 +23,7 @@ from crsbench_assets_tests.scores.conftest import (
     values_frame,
 )
 
-SCHEMAS = {spec.name: spec.polars_schema() for spec in SCORE_TABLES}
+SCHEMAS = {spec.name: spec.computed_schema() for spec in SCORE_TABLES}
 PROFILE = [f"x_{axis}" for axis in AXES]
 
 

@@ -14,7 +14,6 @@ from crsbench_assets.scores.panel import Panel, freeze
 from crsbench_assets.scores.profile import axis_values, provisional_robustness_variant
 from crsbench_assets.scores.ranks import ranks
 from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets_tests.scores.conftest import (
     DELTA,
     MEMBERS,
@@ -24,6 +23,7 @@ from crsbench_assets_tests.scores.conftest import (
     freeze_cohort,
     values_frame,
 )
+from crsbench_assets_tests.tables.rows import written
 
 PARTS = ("crs", "pareto", "balance", "worst")
 PROFILE = tuple(f"x_{axis}" for axis in AXES)
@@ -36,10 +36,10 @@ class Scored:
     def __init__(self, values: pl.DataFrame, encoders: pl.DataFrame, panel: Panel, protocol: Protocol) -> None:
         scores, cells = crs_scores(values, encoders, panel, protocol, code_version=1)
         placed = ranks(scores, encoders)
-        self.rows = {row["encoder_id"]: row for row in conform(scores, TABLES["crs_scores"]).to_dicts()}
-        self.ranks = {row["encoder_id"]: row for row in conform(placed, TABLES["ranks"]).to_dicts()}
+        self.rows = {row["encoder_id"]: row for row in written(scores, "crs_scores").to_dicts()}
+        self.ranks = {row["encoder_id"]: row for row in written(placed, "ranks").to_dicts()}
         self.cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-        for row in conform(cells, TABLES["cell_scores"]).to_dicts():
+        for row in written(cells, "cell_scores").to_dicts():
             self.cells.setdefault((row["encoder_id"], row["dataset_id"]), {})[row["axis"]] = row
 
     def reasons(self, encoder: str, dataset: str) -> list[str | None]:

@@ -129,8 +129,7 @@ def test_grain_key_and_quantities(spec: TableSpec) -> None:
 
 
 @each_table
-def test_every_row_says_its_protocol_and_no_key_is_null(spec: TableSpec) -> None:
-    assert spec.columns[0] is columns.PROTOCOL_ID
+def test_no_key_is_null(spec: TableSpec) -> None:
     assert [c.name for c in spec.columns if c.name in spec.key and c.nullable] == []
     assert ("panel_id" in spec.column_names) == (spec.key[0] == "panel_id")
 

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES
+from crsbench_assets.tables.columns import RULES
 from crsbench_assets.tables.ddl import WAREHOUSE_INFO, create_table, empty_view
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.tables.schema import GRAIN_KEYS, ColumnSpec, TableSpec
@@ -75,6 +76,39 @@ def test_the_gate_refuses(change: dict[str, Any], fault: str) -> None:
     with pytest.raises(ValueError, match="table sample") as raised:
         conform(frame({"thing_id": "b"}, change), SPEC)
     assert fault in str(raised.value)
+
+
+UNRULED = {"encoders", "datasets", "cells", "partitions"}
+"""What speaks of cards and of a publication, and of no result."""
+
+
+@pytest.mark.parametrize("table", [spec for spec in TABLES.values() if not spec.stays_home], ids=lambda spec: spec.name)
+def test_a_row_of_a_result_says_under_which_protocol_and_label_policy(table: TableSpec) -> None:
+    assert (table.columns[:2] == RULES) == (table.name not in UNRULED)
+
+
+@pytest.mark.parametrize(
+    ("table", "constants"),
+    [
+        ("predictions", ("encoder_id", "dataset_id")),
+        ("cell_axes", ("protocol_id", "label_policy", "encoder_id", "dataset_id", "inputs_hash")),
+        ("dataset_statistics", ("protocol_id", "label_policy", "dataset_id")),
+        ("crs_scores", ("protocol_id", "label_policy")),  # the inputs are those of each row
+        ("datasets", ("label_policy",)),
+        ("encoders", ()),
+    ],
+)
+def test_constant_columns_are_added_by_whoever_writes(table: str, constants: tuple[str, ...]) -> None:
+    spec = TABLES[table]
+    assert spec.constants == constants
+    assert list(spec.computed_schema()) == [name for name in spec.column_names if name not in constants]
+
+
+def test_computed_rows_have_their_types_also_without_a_value() -> None:
+    rows = TABLES["cell_axes"].computed([{"axis": "calibration", "variant": "primary", "n_seeds": 0}])
+    assert rows.schema == pl.Schema(TABLES["cell_axes"].computed_schema())
+    assert rows.row(0, named=True)["value"] is None
+    assert TABLES["cell_axes"].computed().schema == rows.schema
 
 
 def test_what_publication_adds_may_quote_the_planner() -> None:

@@ -17,9 +17,8 @@ from crsbench_assets.metrics.calibration import class_probabilities, ece_floor
 from crsbench_assets.metrics.compute import record_metrics
 from crsbench_assets.metrics.records import METRIC_NAMES
 from crsbench_assets.probes.calibrate import METHODS, fit_calibrator
-from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.validate import conform
 from crsbench_assets.worker.calibration_stages import calibrate
+from crsbench_assets_tests.tables.rows import written
 
 SHIFT = "other_hospital"
 SHIFT_CONDITION = f"shift_{SHIFT}"
@@ -76,8 +75,8 @@ class Cell:
             read=lambda table, columns=None: self.frames[table],
         )
         found = calibrate(context).frames["calibrated_records"]
-        constants = {"encoder_id": pl.lit("encoder"), "dataset_id": pl.lit("cohort")}
-        return conform(found.with_columns(**constants), TABLES["calibrated_records"])
+        keyed = found.with_columns(encoder_id=pl.lit("encoder"), dataset_id=pl.lit("cohort"))
+        return written(keyed, "calibrated_records")
 
     def metrics(self, seed: int, condition: str, logits: NDArray[np.floating]) -> dict[str, Any]:
         _, labels, groups = self.arrays[seed, condition]

@@ -58,7 +58,13 @@ def changed(project: Project, monkeypatch: pytest.MonkeyPatch, change: Callable[
 
 
 def test_rows_have_the_shape_of_their_tables(frames: Frames) -> None:
-    constants = {"protocol_id": "tiny-1@0", "encoder_id": "alpha", "dataset_id": DATASET, "inputs_hash": "0"}
+    constants = {
+        "protocol_id": "tiny-1@0",
+        "label_policy": "u_zeros",
+        "encoder_id": "alpha",
+        "dataset_id": DATASET,
+        "inputs_hash": "0",
+    }
     for name in ESTIMATE.tables:
         lacking = {key: pl.lit(value) for key, value in constants.items() if key in TABLES[name].column_names}
         assert conform(frames[name].with_columns(**lacking), TABLES[name]).height == frames[name].height

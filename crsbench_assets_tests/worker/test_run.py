@@ -17,6 +17,8 @@ from crsbench_assets.storage.hashing import frame_hash
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.leases import read_attempt
 from crsbench_assets.storage.project import Project, open_project
+from crsbench_assets.storage.warehouse import open_published, publish
+from crsbench_assets.tables.ddl import WAREHOUSE_INFO
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.worker import run
 from crsbench_assets.worker.context import StageContext, StageOutput
@@ -24,6 +26,7 @@ from crsbench_assets.worker.run import failure_of, run_stage
 from crsbench_assets_tests.fixtures import (
     DATASET,
     compute,
+    compute_home,
     encoder_card,
     file_bytes,
     vectors,
@@ -35,15 +38,15 @@ ALPHA, BETA, COHORT = ("alpha", DATASET), ("beta", DATASET), (DATASET,)
 GOLDEN = {
     "images": "596e04a7cfd3b191e9665f01c5d3bcee",
     "splits": "b6297134101d5f34637e8e4ef41d11ad",
-    "dataset_statistics": "6b1d02e252b6f91674fb6a94219c769a",
+    "dataset_statistics": "1d7071325d1c036170812f0ff216fb14",
     "embeddings": "faa4601a75b44b47c5b0fe365e23843c",
-    "probe_fits": "d49fe2eb0397eacf2c970dbf7ac26df9",
+    "probe_fits": "6fad7a55829be5c05507ab626758d718",
     "predictions": "e775556854560bc97257d2ae6963494c",
-    "reliability_bins": "41314102cc523eec25c09784a9fcbc92",
-    "label_metrics": "7879989e0445b2979f9fe2ef1c613e45",
-    "run_records": "bc57124fa2d7a39a8ebd3f5e02dfeee0",
-    "seed_aggregates": "2e2b595c4bcf151158dd5cb0cd86c5d8",
-    "cell_axes": "1a2d3a0b4b2bd5900b83de2cd06b37c5",
+    "reliability_bins": "73c0cc10aad27305d7f0fbf9fe7503bb",
+    "label_metrics": "93a35cf73b6c57943bf6d683db01dec5",
+    "run_records": "d1dfd34cb58276a8f684b5643f35f67b",
+    "seed_aggregates": "345e84162475ee9f9180be3ac0da80e6",
+    "cell_axes": "b0e196c85e7a768edc763fd45c7fbb77",
 }
 """Content hashes of the tables behind one cell, floats rounded (:func:`rounded`)."""
 
@@ -79,6 +82,22 @@ def parts_of(home: HomeLayout, encoder_id: str) -> dict[str, bytes]:
     """Return the data files of an encoder's cells; pointers beside them carry times."""
     files = file_bytes(home.lake / "main")
     return {name: data for name, data in files.items() if f"encoder_id={encoder_id}" in name and "/part-" in name}
+
+
+def test_every_row_says_the_rules_of_its_home(tiny_home: HomeLayout) -> None:
+    text = tiny_home.settings.read_text(encoding="utf-8")
+    tiny_home.settings.write_text(text.replace("u_zeros", "u_ones"), encoding="utf-8")
+    project = compute_home(tiny_home.root)
+    publish(project, plan(project).cells)
+    rules = {(project.registry.protocol.label, "u_ones")}
+    with open_published(project.layout) as connection:
+        said = {
+            spec.name: set(connection.sql(f"SELECT DISTINCT protocol_id, label_policy FROM {spec.name}").fetchall())
+            for spec in (*TABLES.values(), WAREHOUSE_INFO)
+            if {"protocol_id", "label_policy"} <= set(spec.column_names)
+        }
+    assert [table for table, found in said.items() if found not in (set(), rules)] == []
+    assert len([table for table, found in said.items() if found]) > 30
 
 
 def test_the_golden_cell(computed_once: Path) -> None:
