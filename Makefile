@@ -24,8 +24,8 @@ PORT ?= 3000
 demo: .venv/.stamp   ## the demo panel, from cards to a leaderboard
 	@.venv/bin/crsbench demo --home $(DEMO_HOME)
 
-test: .venv/.stamp   ## the default tests, under 10 minutes
-	@.venv/bin/python -m pytest
+test: .venv/.stamp   ## the default tests, under 10 minutes on two cores
+	@.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 slow: .venv/.stamp   ## the slow lane
 	@.venv/bin/python -m pytest -m slow
