@@ -20,7 +20,7 @@ from crsbench_assets.config.registry import read_card
 from crsbench_assets.data.cohort import Cohort, read_cohorts
 from crsbench_assets.data.demo import write
 from crsbench_assets.data.demo.drawing import MIN_PER_CLASS, class_counts
-from crsbench_assets.data.demo.write import DEMO_COHORTS, MIN_IMAGES, cohort_files, write_cohort
+from crsbench_assets.data.demo.write import DEMO_COHORTS, MIN_IMAGES, N_IMAGES, cohort_files, write_cohort
 from crsbench_assets.data.integrity import check_images
 
 CARDS = Path(write.__file__).parents[2] / "config" / "catalog" / "panels" / "demo" / "datasets"
@@ -81,7 +81,8 @@ def read(home: Path, cohort: str) -> dict[str, Cohort]:
 def test_the_readers_of_real_data_find_the_cohorts_complete(home: Path) -> None:
     for cohort in PRIMARY_COHORTS:
         cohorts = read(home, cohort)
-        assert [len(found.image_ids) for found in cohorts.values()] == ([240, 120] if cohort == "demo-cxr" else [240])
+        shift = [120] if cohort == "demo-cxr" else []
+        assert [len(found.image_ids) for found in cohorts.values()] == [N_IMAGES[cohort], *shift]
         for found in cohorts.values():
             assert found.left_out == []
             assert (found.labels.sum(axis=0) >= MIN_PER_CLASS).all()
@@ -204,7 +205,7 @@ def test_the_lesions_have_the_official_tables(home: Path) -> None:
     assert set(truth.drop("image").unpivot().get_column("value")) == {"0.0", "1.0"}
     assert (truth.drop("image").cast(pl.Float64).sum_horizontal() == 1.0).all()
     joined = truth.join(metadata, on="image")
-    assert joined.height == truth.height == metadata.height == 240
+    assert joined.height == truth.height == metadata.height == 360
     with_id = joined.filter(pl.col("lesion_id").is_not_null())
     assert 0 < joined.height - with_id.height < 40
     views = with_id.group_by("lesion_id").agg(pl.len(), pl.struct(truth.columns[1:]).n_unique().alias("diagnoses"))
@@ -214,7 +215,7 @@ def test_the_lesions_have_the_official_tables(home: Path) -> None:
 
 def test_views_of_a_lesion_are_other_pictures(home: Path) -> None:
     hashes = tree_hashes(home / "cohorts" / "demo-isic" / "ISIC_2019_Training_Input")
-    assert len(set(hashes.values())) == len(hashes) == 240
+    assert len(set(hashes.values())) == len(hashes) == 360
 
 
 def test_the_eyes_have_exact_duplicates_one_of_them_graded_otherwise(home: Path) -> None:
@@ -248,7 +249,7 @@ def test_the_chests_have_the_official_tables(home: Path) -> None:
     normal = every.filter(pl.col("No Finding") == "1.0").select(LABELS[1:])
     assert "1.0" not in set(normal.unpivot().get_column("value"))
     patients = train.get_column("Path").str.extract(r"(patient\d+)/study(\d)", 1)
-    assert patients.n_unique() < 120  # of 216 studies
+    assert patients.n_unique() < 140  # of 216 studies
     assert not set(patients) & set(valid.get_column("Path").str.extract(r"(patient\d+)"))
 
 

@@ -22,9 +22,11 @@ def rows(home: Path, query: str) -> list[dict[str, Any]]:
 
 def test_five_candidates_are_ranked_and_two_controls_stand_beside(demo: tuple[Path, str]) -> None:
     home, printed = demo
-    board = rows(home, "SELECT rank, encoder_id, role, status, crs FROM leaderboard")
+    board = rows(home, "SELECT rank, rank_lo, rank_hi, p_best, encoder_id, role, status, crs FROM leaderboard")
     candidates = [row for row in board if row["role"] == "candidate"]
     assert sorted(row["rank"] for row in candidates) == [1, 2, 3, 4, 5]
+    assert all(row["rank_lo"] <= row["rank"] <= row["rank_hi"] for row in candidates)
+    assert sum(row["p_best"] for row in candidates) == pytest.approx(1)
     assert {row["encoder_id"] for row in board if row["rank"] is None} == {"handcrafted", "random_vit"}
     assert {row["status"] for row in board} == {"ok"} and all(row["crs"] is not None for row in board)
     assert rows(home, "SELECT status, count(*) AS n FROM cells GROUP BY status") == [{"status": "ok", "n": 21}]

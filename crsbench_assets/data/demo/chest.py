@@ -54,14 +54,14 @@ LABELS = (
 _FINDINGS = LABELS[1:]
 # those of CheXpert, the rare ones raised
 _PREVALENCE = dict(
-    zip(LABELS, (0.15, 0.08, 0.15, 0.30, 0.08, 0.20, 0.10, 0.08, 0.16, 0.10, 0.30, 0.08, 0.08, 0.40), strict=True)
+    zip(LABELS, (0.15, 0.10, 0.15, 0.30, 0.10, 0.20, 0.10, 0.10, 0.16, 0.10, 0.30, 0.10, 0.10, 0.40), strict=True)
 )
 _UNCERTAIN_SHARE = 0.04
 _EXPLICIT_NEGATIVE_SHARE = 0.15
 _LATERAL_EVERY = 10
 _VALID_EVERY = 10
 _FIRST_VALID_PATIENT = 64541
-_STUDIES_OF_A_PATIENT = (1, 1, 2, 2, 3, 4)
+_STUDIES_OF_A_PATIENT = (1, 1, 1, 1, 2, 2, 3, 4)
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,21 @@ DEFAULT_DIFFICULTY = 0.25
 MIN_IMAGES = 96
 """Twelve images for each of eight diagnoses."""
 
+N_IMAGES = {"demo-isic": 360, "demo-aptos": 240, "demo-cxr": 240, "demo-cxr-b": 240}
+"""Images of a cohort unless told otherwise: with fewer, more than 5 % of the draws of test groups lack some class.
 
-def cohort_files(cohort: str, *, difficulty: float = DEFAULT_DIFFICULTY, n_images: int = 240) -> CohortFiles:
+Ranks would have no interval then. The shift target has half as many.
+"""
+
+
+def cohort_files(cohort: str, *, difficulty: float = DEFAULT_DIFFICULTY, n_images: int | None = None) -> CohortFiles:
     """Return the files of a demo cohort; the images are drawn when they are called for.
 
     Args:
         cohort: one of DEMO_COHORTS.
         difficulty: in [0, 1]; 0 draws clear class differences, 1 nearly none and more that distracts from them.
-        n_images: images that a reader keeps, at least MIN_IMAGES; the shift target has half as many.
+        n_images: images that a reader keeps, at least MIN_IMAGES, by default N_IMAGES; the shift target has half as
+            many.
 
     Raises:
         ConfigError: another cohort, a difficulty outside [0, 1] or NaN, too few images.
@@ -43,6 +50,7 @@ def cohort_files(cohort: str, *, difficulty: float = DEFAULT_DIFFICULTY, n_image
         raise ConfigError(f"{cohort!r} is no demo cohort: choose one of {', '.join(DEMO_COHORTS)}.")
     if not 0.0 <= difficulty <= 1.0:
         raise ConfigError(f"The difficulty of a demo cohort is {difficulty}: give a number from 0 (easy) to 1 (hard).")
+    n_images = N_IMAGES[cohort] if n_images is None else n_images
     if n_images < MIN_IMAGES:
         raise ConfigError(
             f"A demo cohort of {n_images} images is too small for its classes: give at least {MIN_IMAGES}."
@@ -58,14 +66,17 @@ def cohort_files(cohort: str, *, difficulty: float = DEFAULT_DIFFICULTY, n_image
     return files(cohort, n_images, difficulty)
 
 
-def write_cohort(cohort: str, root: Path, *, difficulty: float = DEFAULT_DIFFICULTY, n_images: int = 240) -> bool:
+def write_cohort(
+    cohort: str, root: Path, *, difficulty: float = DEFAULT_DIFFICULTY, n_images: int | None = None
+) -> bool:
     """Write a demo cohort as the folder ``root``, complete or not at all; its bytes depend on the arguments alone.
 
     Args:
         cohort: one of DEMO_COHORTS.
         root: folder to make, with the folders above it; one that exists is left as it is.
         difficulty: in [0, 1]; 0 draws clear class differences, 1 nearly none and more that distracts from them.
-        n_images: images that a reader keeps, at least MIN_IMAGES; the shift target has half as many.
+        n_images: images that a reader keeps, at least MIN_IMAGES, by default N_IMAGES; the shift target has half as
+            many.
 
     Returns:
         Whether the folder was written; False where it was there.
