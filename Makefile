@@ -28,7 +28,7 @@ test: .venv/.stamp   ## the default tests, under 10 minutes on two cores
 	@.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 slow: .venv/.stamp   ## the slow lane
-	@.venv/bin/python -m pytest -m slow
+	@.venv/bin/python -m pytest -m slow --timeout 1800
 
 lint: .venv/.stamp   ## style, types, import contracts, dependencies
 	@.venv/bin/ruff check .
