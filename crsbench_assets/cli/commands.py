@@ -193,8 +193,8 @@ def _materialize(project: Project, selection: Selection, before_scores: Callable
 
 def run_sql(home: Path | None, query: str, *, live: bool, form: str) -> None:
     """See ``crsbench sql``."""
-    from crsbench_assets.storage.warehouse import query as run_query
-    from crsbench_assets.storage.warehouse import query_published
+    from crsbench_assets.storage.sql import query as run_query
+    from crsbench_assets.storage.sql import query_published
 
     try:
         project = open_project(home)
@@ -342,7 +342,7 @@ def _freeze_panel(project: Project, name: str) -> str:
 
 def show_leaderboard(project: Project) -> None:
     """Print the leaderboard of the published warehouse."""
-    from crsbench_assets.storage.warehouse import query as run_query
+    from crsbench_assets.storage.sql import query as run_query
 
     table = run_query(project, LEADERBOARD, cells=lambda: plan(project).cells).table
     panels = sorted({row["panel_id"] for row in table.to_pylist()})

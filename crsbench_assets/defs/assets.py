@@ -25,7 +25,8 @@ from crsbench_assets.scores.frozen import moved_scores
 from crsbench_assets.storage.lake import partition_label
 from crsbench_assets.storage.layout import PartitionKey
 from crsbench_assets.storage.project import Project
-from crsbench_assets.storage.warehouse import publish, published_rows
+from crsbench_assets.storage.snapshots import published_rows
+from crsbench_assets.storage.warehouse import publish
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.tables.schema import TableSpec
 from crsbench_assets.worker.run import StageResult, failure_of, run_stage

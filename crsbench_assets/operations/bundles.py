@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from crsbench_assets.config.errors import ConfigError, StorageError
 from crsbench_assets.storage.files import storage_errors
 from crsbench_assets.storage.layout import HomeLayout, require_home
-from crsbench_assets.storage.warehouse import open_published
+from crsbench_assets.storage.snapshots import open_published
 from crsbench_assets.tables.ddl import literal, quoted
 from crsbench_assets.tables.reasons import REASONS
 from crsbench_assets.tables.registry import TABLES

@@ -231,7 +231,7 @@ def _hub_token(project: Project) -> Iterator[Finding]:
 
 
 def _warehouse(project: Project) -> Iterator[Finding]:
-    from crsbench_assets.storage.warehouse import snapshot_state
+    from crsbench_assets.storage.snapshots import snapshot_state
 
     state = snapshot_state(project.layout)
     verdict: Verdict = "warning" if state == "changed" else "ok"

@@ -19,7 +19,7 @@ from crsbench_assets.orchestration.partitions import dagster_key
 from crsbench_assets.orchestration.requests import add_missing_keys, unknown_keys
 from crsbench_assets.planning.attempts import partitions
 from crsbench_assets.storage.project import Project
-from crsbench_assets.storage.warehouse import published_records
+from crsbench_assets.storage.snapshots import published_records
 from crsbench_assets.tables.registry import TABLES
 
 DATA_VERSION_TAG = "dagster/data_version"

@@ -17,7 +17,7 @@ from crsbench_assets.config.ids import CLEAN, shift_condition
 from crsbench_assets.metrics.records import TOP_LABEL
 from crsbench_assets.report.figures.charts import drawn_rows
 from crsbench_assets.report.sections import LEADERBOARD, SECTIONS
-from crsbench_assets.storage.warehouse import open_published
+from crsbench_assets.storage.snapshots import open_published
 from crsbench_assets.tables.ddl import literal
 
 if TYPE_CHECKING:

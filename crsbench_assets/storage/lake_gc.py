@@ -18,7 +18,7 @@ from crsbench_assets.storage.files import storage_errors
 from crsbench_assets.storage.lake import POINTER_FILE, read_pointer
 from crsbench_assets.storage.leases import ATTEMPT_FILE, read_attempt
 from crsbench_assets.storage.project import Project
-from crsbench_assets.storage.warehouse import published_records
+from crsbench_assets.storage.snapshots import published_records
 
 GRACE_S = 3600.0
 """Longest that a reader or a publication works with pointers that it has read; far above both."""

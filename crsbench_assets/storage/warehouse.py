@@ -1,8 +1,8 @@
-"""The published warehouse: an immutable DuckDB file behind a link, and how it and the lake are read with SQL.
+"""Publishing the warehouse: an immutable DuckDB file behind a link.
 
-What lives here: publishing a snapshot, seeing whether somebody changed it, and the one door for SQL (SELECT only).
-What stays out: the statements (``tables.ddl``), the lake's own files (``lake``, ``lake_gc``), what is stale
-(``planning``) and how an answer is shown (``cli``).
+What lives here: which partitions are published, making a snapshot of them, and pointing the link at it. What stays out:
+the statements (``tables.ddl``), opening snapshots (``snapshots``) and questions to them (``sql``), the lake's own files
+(``lake``, ``lake_gc``) and what is stale (``planning``).
 Source: interfaces page, "Warehouse rule". A new file renamed over one that a user held open made readers fail, or
 replayed the user's rows into the new file; a link to a new name did neither.
 """
@@ -10,9 +10,7 @@ replayed the user's rows into the new file; a link to a new name did neither.
 from __future__ import annotations
 
 import errno
-import json
 import os
-import re
 import shutil
 import time
 import uuid
@@ -21,15 +19,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from crsbench_assets.config.errors import StorageError
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.ids import PROVISIONAL
-from crsbench_assets.storage.files import locked, read_json, replace_json, storage_errors, sync
+from crsbench_assets.storage.files import locked, replace_json, storage_errors, sync
 from crsbench_assets.storage.lake import Lake, Pointer
 from crsbench_assets.storage.layout import HomeLayout, PartitionKey
 from crsbench_assets.storage.project import Project, code_release
+from crsbench_assets.storage.snapshots import linked_record, moved_from, numbered, snapshot_state
 from crsbench_assets.tables.ddl import (
     VIEWS,
     WAREHOUSE_INFO,
@@ -40,13 +39,12 @@ from crsbench_assets.tables.ddl import (
     reader_view,
 )
 from crsbench_assets.tables.registry import TABLES
-from crsbench_assets.tables.schema import DUCKDB_TYPES, TableSpec
+from crsbench_assets.tables.schema import TableSpec
 from crsbench_assets.tables.validate import conform
 
 if TYPE_CHECKING:
     import duckdb
     import polars as pl
-    import pyarrow as pa
 
 STORAGE_VERSION = "v1.2.0"
 """Oldest DuckDB whose clients open a warehouse; by default a file asks for the version that wrote it."""
@@ -60,26 +58,17 @@ OUTDATED_SCHEMA = "outdated_schema"
 WITHHELD_CELLS = ("failed", "not_applicable")
 """Statuses of cells whose earlier results are not published: they speak of inputs that are gone."""
 
-SnapshotState = Literal["absent", "pristine", "changed", "locked"]
-Origin = Literal["warehouse", "lake"]
-
 _SCHEMA = "main"
-_TORN_ROUNDS = 20
-_TORN_WAIT_S = 0.1
-_QUERY_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
-"""What a query that only reads is made of; a data-modifying CTE is a node of its own."""
 
-_RELATIONS = frozenset((*TABLES, WAREHOUSE_INFO.name, *(view.name for view in VIEWS)))
-"""Everything that a warehouse answers for."""
+_TORN_ROUNDS = 20
+
+_TORN_WAIT_S = 0.1
 
 _OF_CELLS = frozenset(spec.name for spec in TABLES.values() if spec.grain == "cell" and not spec.explains_failure)
 """Tables whose rows depend on the status of their cell."""
 
 _JUDGED = _OF_CELLS | {"cells", "partitions"}
 """Relations for which the planner has to look at the cells."""
-
-_LOCKED = "Could not set lock on file"
-"""What DuckDB says of a file that another process holds open; a path may hold any word."""
 
 
 class CellStatus(Protocol):
@@ -135,15 +124,6 @@ class Publication:
     n_rows: int
     n_bytes: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class QueryResult:
-    """Rows of a query, where they come from, and a sentence why that is not what was asked for."""
-
-    table: pa.Table
-    origin: Origin
-    note: str | None
 
 
 def resolve_partitions(project: Project, tables: Collection[str] = TABLES.keys()) -> list[Partition]:
@@ -217,185 +197,36 @@ def publish(project: Project, cells: Iterable[CellStatus]) -> Publication:
 def is_published(project: Project, cells: Iterable[CellStatus]) -> bool:
     """Whether the snapshot that ``warehouse.duckdb`` names is as it was made, and what `publish` would make now."""
     layout, cells = project.layout, list(cells)
-    record = _linked_record(layout)
-    if record is None or _moved_from(layout) or snapshot_state(layout) not in ("pristine", "locked"):
+    record = linked_record(layout)
+    if record is None or moved_from(layout) or snapshot_state(layout) not in ("pristine", "locked"):
         return False
     partitions = _judged(resolve_partitions(project), cells)
     return bool(record.get("contents") == _contents(project, partitions, cells))
 
 
-def snapshot_state(layout: HomeLayout) -> SnapshotState:
-    """Return whether the published snapshot is still what was published.
-
-    ``absent``: nothing is published. ``locked``: another process holds it open for writing. ``changed``: its size or
-    time differ from the record made at publication, a write-ahead log lies beside it, or it cannot be read.
-    """
-    snapshot = _open_snapshot(layout)
-    if not isinstance(snapshot, str):
-        snapshot.close()
-        return "pristine"
-    return snapshot
-
-
-def open_published(layout: HomeLayout) -> duckdb.DuckDBPyConnection:
-    """Return a read-only connection on the published snapshot; close it.
-
-    Raises:
-        StorageError: there is none, or it is not what was published.
-    """
-    moved_from = _moved_from(layout)
-    snapshot = "changed" if moved_from else _open_snapshot(layout)
-    if isinstance(snapshot, str):
-        raise StorageError(f"{_explanation(layout, snapshot, moved_from)} Run `crsbench publish`.")
-    return snapshot
-
-
-def open_live(
-    project: Project, cells: Callable[[], Iterable[CellStatus]], relations: Collection[str] | None = None
+def connect_live(
+    project: Project, cells: Callable[[], Iterable[CellStatus]], wanted: Collection[str]
 ) -> duckdb.DuckDBPyConnection:
-    """Return an in-memory connection on the lake as it stands now, shaped as a warehouse; close it.
+    """Return an in-memory connection on the lake as it stands now, with the wanted relations of a warehouse; close it.
 
     Args:
         project: the opened home.
         cells: gives the planner's cells; called only where they are wanted.
-        relations: the tables and views wanted; None for all of them. Every file of a table is opened to make it.
+        wanted: tables and views, with those that the views are made from.
     """
     import duckdb
 
-    wanted = _RELATIONS if relations is None else _with_sources(relations)
     tables = TABLES.keys() if "partitions" in wanted else wanted
     connection = duckdb.connect()
     try:
         with _lake_errors("The lake cannot be read"):
             partitions = resolve_partitions(project, tables)
-            found = list(cells()) if wanted & _JUDGED else []
+            found = list(cells()) if _JUDGED & set(wanted) else []
             _fill(connection, project, 0, _judged(partitions, found), found, wanted)
     except StorageError:
         connection.close()
         raise
     return connection
-
-
-def published_rows(layout: HomeLayout, table: str) -> pl.DataFrame:
-    """Return the rows of a table as they were published last; no row where nothing was, or in another shape.
-
-    The newest snapshot that is as it was published counts; one that somebody changed or writes to is passed over.
-    """
-    import polars as pl
-
-    spec = TABLES[table]
-    for record in reversed(published_records(layout)):
-        snapshot = _open_file(layout.published / f"warehouse-{record['number']}.duckdb")
-        if not isinstance(snapshot, str):
-            with closing(snapshot):
-                shape = f"SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = {literal(table)}"
-                if not {(c.name, DUCKDB_TYPES[c.type]) for c in spec.columns} <= set(snapshot.sql(shape).fetchall()):
-                    return spec.empty()
-                columns = ", ".join(quoted(name) for name in spec.column_names)
-                rows = pl.from_arrow(snapshot.sql(f"SELECT {columns} FROM {quoted(table)}").to_arrow_table())
-            return conform(pl.DataFrame(rows), spec)
-    return spec.empty()
-
-
-def query(project: Project, sql: str, *, cells: Callable[[], Iterable[CellStatus]], live: bool = False) -> QueryResult:
-    """Return the answer to one SELECT.
-
-    The warehouse answers, or the lake where ``live`` asks for it or the snapshot is not what was published. The query
-    can write nothing and read no file outside of the lake; of the lake it may name any file, the registry snapshots
-    with their ``group_salt`` too.
-
-    Args:
-        project: the opened home.
-        sql: one statement: SELECT, WITH ... SELECT, FROM, VALUES, DESCRIBE, SHOW or SUMMARIZE.
-        cells: gives the planner's cells; called only where the lake answers.
-        live: read the lake even where a snapshot could answer.
-
-    Raises:
-        StorageError: it is no SELECT, or DuckDB refuses it, in one sentence with DuckDB's own words.
-    """
-    relations = parse_select(sql)
-    layout = project.layout
-    note = None
-    origin: Origin = "lake"
-    if live:
-        connection = open_live(project, cells, relations)
-    else:
-        moved_from = _moved_from(layout)
-        snapshot = "changed" if moved_from else _open_snapshot(layout)
-        if isinstance(snapshot, str):
-            note = f"{_explanation(layout, snapshot, moved_from)} The lake answers; `crsbench publish` makes it new."
-            connection = open_live(project, cells, relations)
-        else:
-            origin, connection = "warehouse", snapshot
-    return QueryResult(_answer(connection, layout, sql), origin, note)
-
-
-def query_published(layout: HomeLayout, sql: str) -> QueryResult:
-    """Return the answer of the published snapshot to one SELECT; needs neither cards nor settings.
-
-    Raises:
-        StorageError: as :func:`query`, or there is no snapshot as it was published.
-    """
-    parse_select(sql)
-    return QueryResult(_answer(open_published(layout), layout, sql), "warehouse", None)
-
-
-def _answer(connection: duckdb.DuckDBPyConnection, layout: HomeLayout, sql: str) -> pa.Table:
-    import duckdb
-
-    with closing(connection):
-        _confine(connection, layout)
-        try:
-            return connection.sql(sql).to_arrow_table()
-        except duckdb.Error as error:
-            raise StorageError(f"The query failed: {_one_line(error)}.") from error
-
-
-def parse_select(sql: str) -> frozenset[str] | None:
-    """Check that a text is exactly one statement that only reads, and return which tables and views it names.
-
-    Returns:
-        Names in lower case; None where the statement may ask about any of them (SHOW, a table function, a name that a
-        warehouse does not have).
-
-    Raises:
-        StorageError: it is not, or cannot be parsed.
-    """
-    import duckdb
-
-    with closing(duckdb.connect()) as connection:
-        try:
-            statements = connection.extract_statements(sql)
-        except duckdb.Error as error:
-            raise StorageError(f"The query cannot be parsed: {_one_line(error)}.") from error
-        kinds = [statement.type.name for statement in statements]
-        if kinds == ["SELECT"]:
-            row = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
-            tree = json.loads(row[0]) if row else {"error": True}
-            nodes = [node for node in _nodes(tree) if isinstance(node.get("type"), str)]
-            queries = {node["type"] for node in nodes if node["type"].endswith("_NODE")}
-            # DuckDB 2 also calls a SELECT what copies, inserts or deletes in its WITH clause
-            if not tree["error"] and queries <= _QUERY_NODES:
-                names = frozenset(node["table_name"].lower() for node in nodes if node["type"] == "BASE_TABLE")
-                is_closed = not any(node["type"] in ("TABLE_FUNCTION", "SHOW_REF") for node in nodes)
-                return names if is_closed and names <= _RELATIONS else None
-            kinds = ["a SELECT with another statement inside"]
-    raise StorageError(
-        "Expected exactly one SELECT (also FROM, WITH, DESCRIBE, SHOW or SUMMARIZE), found "
-        f"{', '.join(kinds) or 'no statement'}: ask one question at a time; to change data, copy it into a database "
-        "of your own with any DuckDB client."
-    )
-
-
-def published_records(layout: HomeLayout) -> list[dict[str, Any]]:
-    """Return the records of the snapshots that are there, oldest first.
-
-    A record has ``number``, ``home``, ``size`` and ``mtime_ns`` of the finished file, and ``files``: the files that
-    its views name, relative to the lake.
-    """
-    paths = {number: path for number, path in _numbered(layout) if path.suffix == ".json"}
-    records = [read_json(path) for _, path in sorted(paths.items())]
-    return [record for record in records if record is not None]
 
 
 def _partitions_at(lake: Lake, tables: Sequence[TableSpec], key: PartitionKey) -> dict[str, Partition]:
@@ -431,7 +262,7 @@ def _is_torn(partitions: dict[str, Partition]) -> bool:
 def _claim(layout: HomeLayout) -> tuple[int, Path]:
     """Return a new number and a folder to build in; making the folder claims the number."""
     layout.published.mkdir(parents=True, exist_ok=True)
-    number = max((number for number, _ in _numbered(layout)), default=0)
+    number = max((number for number, _ in numbered(layout)), default=0)
     while True:
         number += 1
         folder = layout.published / f"warehouse-{number}.building"
@@ -440,16 +271,6 @@ def _claim(layout: HomeLayout) -> tuple[int, Path]:
         except FileExistsError:
             continue
         return number, folder
-
-
-def _numbered(layout: HomeLayout) -> Iterator[tuple[int, Path]]:
-    """Yield everything that carries a snapshot's number, a user's forgotten write-ahead log too."""
-    if not layout.published.is_dir():
-        return
-    for path in layout.published.iterdir():
-        match = re.match(r"warehouse-(\d+)\.", path.name)
-        if match:
-            yield int(match[1]), path
 
 
 def _build(
@@ -628,10 +449,10 @@ def _point(layout: HomeLayout, path: Path) -> None:
 
 def _prune(layout: HomeLayout, newest: int) -> None:
     """Remove all but the newest snapshots, and what publications that died left behind."""
-    finished = {number for number, path in _numbered(layout) if path.suffix == ".json"}
+    finished = {number for number, path in numbered(layout) if path.suffix == ".json"}
     kept = set(sorted(number for number in finished if number <= newest)[-KEPT_SNAPSHOTS:])
     kept.add(newest)
-    for number, path in list(_numbered(layout)):
+    for number, path in list(numbered(layout)):
         if number in kept or number > newest:
             continue
         if path.is_dir():
@@ -651,75 +472,6 @@ def _publisher_lock(layout: HomeLayout) -> Iterator[None]:
         yield
 
 
-def _open_snapshot(layout: HomeLayout) -> duckdb.DuckDBPyConnection | Literal["absent", "changed", "locked"]:
-    return _open_file(layout.warehouse.resolve())
-
-
-def _open_file(path: Path) -> duckdb.DuckDBPyConnection | Literal["absent", "changed", "locked"]:
-    """Return a connection on a published snapshot, or why there is none.
-
-    The file is opened before it is compared with its record: while we read, nobody can open it for writing.
-    """
-    import duckdb
-
-    if not path.is_file():
-        return "absent"
-    connection = duckdb.connect()
-    try:
-        connection.execute(f"ATTACH {literal(str(path))} AS warehouse (READ_ONLY)")
-        connection.execute("USE warehouse")
-    except duckdb.Error as error:
-        connection.close()
-        return "locked" if _LOCKED in str(error) else "changed"
-    record = read_json(path.with_suffix(".json"))
-    status = path.stat()
-    is_same = record is not None and (record["size"], record["mtime_ns"]) == (status.st_size, status.st_mtime_ns)
-    if not is_same or path.with_name(f"{path.name}.wal").exists():
-        connection.close()
-        return "changed"
-    return connection
-
-
-def _linked_record(layout: HomeLayout) -> dict[str, Any] | None:
-    """Return the record of the snapshot that ``warehouse.duckdb`` names, or None where there is none."""
-    record: dict[str, Any] | None = read_json(layout.warehouse.resolve().with_suffix(".json"))
-    return record
-
-
-def _moved_from(layout: HomeLayout) -> str | None:
-    """Return the home that the published snapshot was made in where that is another folder, or None."""
-    record = _linked_record(layout)
-    if record is None:
-        return None
-    home = Path(record["home"])
-    is_here = home.exists() and home.samefile(layout.root)
-    return None if is_here else str(home)
-
-
-def _explanation(layout: HomeLayout, state: str, moved_from: str | None) -> str:
-    if moved_from:
-        return f"The warehouse was published at {moved_from} and names files there; the home is {layout.root} now."
-    reasons = {
-        "absent": "No warehouse is published yet.",
-        "locked": f"Somebody holds {layout.warehouse} open for writing.",
-        "changed": f"Somebody changed {layout.warehouse} after it was published.",
-    }
-    return reasons[state]
-
-
-def _confine(connection: duckdb.DuckDBPyConnection, layout: HomeLayout) -> None:
-    """Let a query see the lake's files and no other, and no variable of this program."""
-    connection.execute("SET python_enable_replacements = false")
-    folders = {str(layout.lake), str(layout.lake.resolve())}
-    record = _linked_record(layout)
-    if record is not None:
-        folders.add(str(Path(record["home"]) / layout.lake.name))  # the same folder, by the name that views use
-    allowed = ", ".join(literal(folder) for folder in sorted(folders))
-    connection.execute(f"SET allowed_directories = [{allowed}]")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
-
-
 @contextmanager
 def _lake_errors(consequence: str) -> Iterator[None]:
     """Turn what DuckDB and Polars say about the lake or the disk into one sentence."""
@@ -732,24 +484,11 @@ def _lake_errors(consequence: str) -> Iterator[None]:
         if "No space left" in str(error):
             raise OSError(errno.ENOSPC, str(error)) from error
         raise StorageError(
-            f"{consequence}: {_one_line(error)}. Where this names a file or table of the lake, remove the "
+            f"{consequence}: {one_line(error)}. Where this names a file or table of the lake, remove the "
             f"`_current.json` of that partition and run `crsbench materialize`, which computes it again."
         ) from error
 
 
-def _with_sources(relations: Collection[str]) -> frozenset[str]:
-    """Return the relations with those that the views among them are made from."""
-    sources = (parse_select(view.query) for view in VIEWS if view.name in relations)
-    return frozenset(relations).union(*(_RELATIONS if names is None else names for names in sources))
-
-
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object of a JSON value."""
-    if isinstance(tree, dict):
-        yield tree
-    for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
-        yield from _nodes(value)
-
-
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Return what DuckDB or Polars says of an error as part of a sentence."""
     return " ".join(str(error).split()).rstrip(".")

@@ -2,7 +2,7 @@
 
 What lives here: the statements that make a warehouse out of shapes, and the shapes that only a warehouse has
 (``warehouse_info``, ``leaderboard``, ``label_curves``). What stays out: the shapes of the tables (``registry``), and
-running the statements (``storage.warehouse``).
+running the statements (``storage.warehouse``, ``storage.sql``).
 Source: interfaces page, "Warehouse rule". Uniqueness of a key is checked where rows enter the lake (``validate``): a
 primary key on wide text columns made a warehouse of 1.2 million rows 142 MB instead of 4 MB.
 """

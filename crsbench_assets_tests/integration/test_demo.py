@@ -16,7 +16,7 @@ from scipy.stats import kendalltau
 from crsbench_assets.planning.plan import plan
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.project import Project, open_project
-from crsbench_assets.storage.warehouse import open_live
+from crsbench_assets.storage.sql import open_live
 from crsbench_assets.tables.analyses import ANALYSIS_TABLES as ANALYSIS_SPECS
 from crsbench_assets_tests.conformance import plain_replicates
 from crsbench_assets_tests.conformance.compare import CONFORMANCE_TABLES, check_home

@@ -20,7 +20,8 @@ from crsbench_assets.operations.panels import freeze_panel
 from crsbench_assets.planning.plan import CellState, plan
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.project import Project, open_project
-from crsbench_assets.storage.warehouse import open_published, publish
+from crsbench_assets.storage.snapshots import open_published
+from crsbench_assets.storage.warehouse import publish
 from crsbench_assets.tables.columns import ENCODER_ID, IMAGE_ID
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.tables.schema import ColumnSpec, TableSpec

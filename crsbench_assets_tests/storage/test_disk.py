@@ -20,7 +20,7 @@ from crsbench_assets.storage.files import replace_bytes, storage_errors
 from crsbench_assets.storage.lake import Provenance
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.project import Project, open_project, write_snapshot
-from crsbench_assets.storage.warehouse import query
+from crsbench_assets.storage.sql import query
 from crsbench_assets.worker.run import run_stage
 from crsbench_assets_tests.fixtures import DATASET, FULL, Disk, disk_error, file_bytes
 

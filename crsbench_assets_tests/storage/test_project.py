@@ -25,7 +25,8 @@ from crsbench_assets.storage.project import (
     read_snapshot,
     write_snapshot,
 )
-from crsbench_assets.storage.warehouse import publish, query
+from crsbench_assets.storage.sql import query
+from crsbench_assets.storage.warehouse import publish
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets_tests.fixtures import (
     PROTOCOL,

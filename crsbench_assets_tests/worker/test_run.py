@@ -17,7 +17,8 @@ from crsbench_assets.storage.hashing import frame_hash
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.storage.leases import read_attempt
 from crsbench_assets.storage.project import Project, open_project
-from crsbench_assets.storage.warehouse import open_published, publish
+from crsbench_assets.storage.snapshots import open_published
+from crsbench_assets.storage.warehouse import publish
 from crsbench_assets.tables.ddl import WAREHOUSE_INFO
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.worker import run
