@@ -61,6 +61,10 @@ def _valid_id(value: str) -> str:
     return value
 
 
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
 CardId = Annotated[str, AfterValidator(_valid_id)]
 
 
@@ -365,7 +369,45 @@ class DatasetCard(_Card):
             raise ValueError(f"task {self.task} needs at least two classes")
         if self.source.synthetic and len(self.source.synthetic.prevalence) != len(self.classes):
             raise ValueError("synthetic.prevalence needs one number per class")
+        unknown = [name for name in self.expected_n_positive or {} if name not in self.classes]
+        if unknown:
+            raise ValueError(
+                f"expected_n_positive names {_listed(unknown)}, no class of the card; expected any of "
+                f"{_listed(self.classes)}"
+            )
         return self
+
+    @model_validator(mode="after")
+    def _columns_fit_task_and_classes(self) -> DatasetCard:
+        faults = [fault for source in self.sources.values() for fault in self._column_faults(source.columns)]
+        if faults:
+            raise ValueError("; ".join(dict.fromkeys(faults)))
+        return self
+
+    def _column_faults(self, columns: ManifestColumns) -> list[str]:
+        """Return what is wrong with the columns of labels: what is not used as written would be read otherwise."""
+        if self.task != "multi_label":
+            words = f"columns.label_columns belongs to task multi_label, not to {self.task}: give columns.class_column"
+            return [words] if columns.label_columns is not None else []
+        faults = []
+        if columns.class_column is not None:
+            faults.append("columns.class_column belongs to one class per image, not to task multi_label")
+        unknown = [name for name in columns.label_columns or {} if name not in self.classes]
+        if unknown:
+            faults.append(
+                f"columns.label_columns names {_listed(unknown)}, no class of the card; expected any of "
+                f"{_listed(self.classes)}"
+            )
+        classes_of: dict[str, list[str]] = {}
+        for name in self.classes:
+            classes_of.setdefault((columns.label_columns or {}).get(name, name), []).append(name)
+        faults += [
+            f"columns.label_columns reads the classes {_listed(names)} from the one column {column!r}; expected a "
+            "column each"
+            for column, names in classes_of.items()
+            if len(names) > 1
+        ]
+        return faults
 
     @property
     def sources(self) -> dict[str, Source]:

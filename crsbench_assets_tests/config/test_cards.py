@@ -115,8 +115,59 @@ def test_each_dataset_has_its_fields(changes: dict[str, Any], expected: str) -> 
     assert expected in dataset_fault(**changes)
 
 
+def labels_source(**columns: Any) -> dict[str, Any]:
+    return {"layout": "manifest", "manifest": "labels.csv", "columns": columns}
+
+
 def test_one_label_is_enough_for_a_multi_label_dataset() -> None:
-    assert parse_model(DatasetCard, dataset_card(task="multi_label", classes=["one"]), "x").classes == ("one",)
+    card = dataset_card(task="multi_label", classes=["one"], source=labels_source())
+    assert parse_model(DatasetCard, card, "x").classes == ("one",)
+
+
+@pytest.mark.parametrize("place", ["source", "shift"])
+@pytest.mark.parametrize(
+    ("task", "columns", "expected"),
+    [
+        # without the card's refusal the column `edema` was read, and `edema_reader` was not
+        (
+            "multi_label",
+            {"label_columns": {"Edema": "edema_reader"}},
+            "columns.label_columns names 'Edema', no class of the card; expected any of 'edema', 'fracture'",
+        ),
+        (
+            "multi_label",
+            {"label_columns": {"edema": "both", "fracture": "both"}},
+            "columns.label_columns reads the classes 'edema', 'fracture' from the one column 'both'",
+        ),
+        (
+            "multi_label",
+            {"label_columns": {"edema": "fracture"}},
+            "columns.label_columns reads the classes 'edema', 'fracture' from the one column 'fracture'",
+        ),
+        ("multi_label", {"class_column": "label"}, "columns.class_column belongs to one class per image, not to task"),
+        ("single_label", {"label_columns": {"edema": "e"}}, "belongs to task multi_label, not to single_label"),
+        ("ordinal", {"class_column": "c", "label_columns": {}}, "belongs to task multi_label, not to ordinal"),
+    ],
+)
+def test_label_columns_name_each_class_once(place: str, task: str, columns: dict[str, Any], expected: str) -> None:
+    own = {} if task == "multi_label" else {"class_column": "c"}
+    card: dict[str, Any] = {"task": task, "classes": ["edema", "fracture"], "source": labels_source(**own)}
+    bad = labels_source(**columns)
+    card |= {"source": bad} if place == "source" else {"shift": {"id": "other", "name": "Other", "source": bad}}
+    sentence = dataset_fault(**card)
+    assert expected in sentence and "\n" not in sentence
+
+
+def test_two_classes_may_swap_their_columns() -> None:
+    swapped = labels_source(label_columns={"a": "b", "b": "a"})
+    assert parse_model(DatasetCard, dataset_card(task="multi_label", classes=["a", "b"], source=swapped), "x")
+
+
+def test_positives_are_expected_of_classes_alone() -> None:
+    assert (
+        "expected_n_positive names 'zzz', no class of the card; expected any of 'negative', 'positive'"
+        in dataset_fault(expected_n_positive={"zzz": 3, "positive": 1})
+    )
 
 
 @pytest.mark.parametrize("number", [".nan", ".inf", "-1.0"])
