@@ -71,12 +71,84 @@ def test_names_and_positions_are_not_mixed(tmp_path: Path) -> None:
         cohort(tmp_path, "a,negative,g,\nb,1,h,\n")
 
 
+@pytest.mark.parametrize("unknown", ["0", "7"])
+def test_one_bad_cell_makes_no_positions_of_classes_that_are_numbers(tmp_path: Path, unknown: str) -> None:
+    # with 0 as a position, the image b of grade 1 would be one of grade 2
+    rows = f"a,{unknown},g,\nb,1,h,\nc,2,i,\nd,3,j,\n"
+    with pytest.raises(ConfigError, match=f"holds '{unknown}'; expected the classes 1, 2, 3, 4 or their 0-based"):
+        cohort(tmp_path, rows, task="ordinal", classes=["1", "2", "3", "4"])
+
+
 def test_blank_cells_stay_blank_with_and_without_quotes(tmp_path: Path) -> None:
     found = cohort(tmp_path, 'a,negative,,\nb,positive,"",""\nc,,g,test\nd,"",g,test\n')
     assert found.image_ids == ["a", "b"]
     assert found.groups == ["image:a", "image:b"]
     assert found.declared_split == [None, None]
     assert [row[:2] for row in found.left_out] == [("c", "blank_class"), ("d", "blank_class")]
+
+
+def multi_label(manifest: Path, **changes: Any) -> DatasetCard:
+    source = {"layout": "manifest", "manifest": str(manifest)}
+    changes = {"task": "multi_label", "classes": ["edema", "fracture"], "source": source} | changes
+    return DatasetCard.model_validate(dataset_card(**changes))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "pq", "PARQUET"])
+def test_parquet_as_pandas_writes_it(tmp_path: Path, suffix: str) -> None:
+    """Labels are true and false, or floats with NaN where a number is missing."""
+    manifest = tmp_path / f"labels.{suffix}"
+    rows = {"image_id": ["a", "b", "c"], "edema": [True, False, None], "fracture": [float("nan"), 1.0, -1.0]}
+    pl.DataFrame(rows).write_parquet(manifest)
+    found = read_cohorts(multi_label(manifest), "u_ignore")[PRIMARY]
+    assert found.stated is not None
+    assert found.stated.astype(str).tolist() == [["1.0", "nan"], ["0.0", "1.0"], ["nan", "-1.0"]]
+
+
+def test_nan_of_a_parquet_file_is_a_blank_group_and_a_blank_class(tmp_path: Path) -> None:
+    manifest = tmp_path / "labels.parquet"
+    nan = float("nan")
+    rows = {"image_id": ["a", "b", "c", "d"], "label": ["negative", "positive", "positive", None]}
+    pl.DataFrame(rows | {"pair": [nan, nan, 7.0, 7.0], "side": [nan] * 4}).write_parquet(manifest)
+    found = read_cohorts(card(manifest), "u_zeros")[PRIMARY]
+    assert found.groups == ["image:a", "image:b", "7.0"], "two patients without a number are not one patient"
+    assert found.declared_split == [None] * 3
+    assert [row[:2] for row in found.left_out] == [("d", "blank_class")]
+
+
+def test_a_manifest_that_is_a_folder_or_no_table_is_told_in_one_sentence(tmp_path: Path) -> None:
+    assert f"{tmp_path} cannot be read as CSV or Parquet (it is a folder: name the file" in refusal(card(tmp_path))
+    manifest = tmp_path / "labels.csv"
+    rows = "".join(f"{i},negative,patient{i},\n" for i in range(20_000))
+    manifest.write_text(f'{HEADER}a,negative,"x"y,\n{rows}', encoding="utf-8")
+    said = refusal(card(manifest))
+    assert "cannot be read as CSV or Parquet (" in said
+    assert len(said) < 600 and "patient19999" not in said, "a library quotes the whole file"
+    (tmp_path / "labels.parquet").write_bytes(b"no table")
+    assert "labels.parquet cannot be read as CSV or Parquet (" in refusal(card(tmp_path / "labels.parquet"))
+
+
+def test_a_multi_label_cohort_without_any_positive_is_refused_but_a_shift_target_is_not(tmp_path: Path) -> None:
+    own, other = tmp_path / "own.csv", tmp_path / "other.csv"
+    own.write_text("image_id,edema,fracture\n1,0,\n2,-1,0\n", encoding="utf-8")
+    assert "no image is positive for any of edema, fracture; expected at least one positive label" in refusal(
+        multi_label(own)
+    )
+    assert read_cohorts(multi_label(own), "u_ones")[PRIMARY].labels.sum() == 1
+    other.write_text("image_id,edema,fracture\n1,1,0\n", encoding="utf-8")
+    shift = {"id": "elsewhere", "name": "Elsewhere", "source": {"layout": "manifest", "manifest": str(own)}}
+    assert list(read_cohorts(multi_label(other, shift=shift), "u_zeros")) == [PRIMARY, "elsewhere"]
+
+
+def test_a_shift_target_needs_no_image_of_every_class(tmp_path: Path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("image_id,label\nx,positive\n", encoding="utf-8")
+    source = {"layout": "manifest", "manifest": str(other), "columns": {"class_column": "label"}}
+    shift = {"id": "elsewhere", "name": "Elsewhere", "source": source}
+    manifest = tmp_path / "labels.csv"
+    manifest.write_text(HEADER + "a,negative,g,\nb,positive,h,\n", encoding="utf-8")
+    assert read_cohorts(card(manifest, shift=shift), "u_zeros")["elsewhere"].labels.tolist() == [[0, 1]]
+    manifest.write_text(HEADER + "a,negative,g,\n", encoding="utf-8")
+    assert "no image of class positive" in refusal(card(manifest, shift=shift))
 
 
 def test_multi_label_columns_are_numbers(tmp_path: Path) -> None:

@@ -37,12 +37,28 @@ def read(root: Path) -> Cohort:
         TABLE.replace("\n", "\r\n"),
         TABLE.replace(",", ";"),
         TABLE.replace(",", "\t"),
+        # 61,5 years: the decimal commas of a table with semicolons
+        TABLE.replace(",", ";").replace("\n", ";61,5\n").replace(";61,5", ";age", 1),
+        TABLE.replace(",", "\t").replace("\n", "\t61,5\n").replace("\t61,5", "\tage", 1),
+        TABLE.replace("\n", ",1;2;3\n").replace(",1;2;3", ",remark", 1),
         TABLE.replace(",", " , ").replace("\n", " \n"),
         TABLE + "\n,\n\n",
         TABLE.replace("id_code,diagnosis", '"id_code","diagnosis"'),
         "number," + TABLE.replace("\n", "\n7,").removesuffix("7,"),
     ],
-    ids=["mark", "windows", "semicolons", "tabs", "spaces", "blank rows", "quotes", "numbered rows"],
+    ids=[
+        "mark",
+        "windows",
+        "semicolons",
+        "tabs",
+        "decimal commas",
+        "tabs and commas",
+        "remarks",
+        "spaces",
+        "blank rows",
+        "quotes",
+        "numbered rows",
+    ],
 )
 def test_what_programs_make_of_a_table_says_the_same(root: Path, text: str) -> None:
     before = content(read(root))

@@ -52,4 +52,4 @@ def read_aptos2019(card: DatasetCard, source: Source, source_id: str) -> Cohort:
         paths=[f"{IMAGES}/{name}.png" for name in names],
         root=str(root) if has_images else None,
     )
-    return cohort_of(card, faults, rows)
+    return cohort_of(card, source_id, faults, rows)

@@ -84,7 +84,7 @@ def read_chexpert(card: DatasetCard, source: Source, source_id: str, policy: Lab
         paths=_in_batches(root, paths) if is_in_batches and not missing else paths,
         root=None if missing else str(root),
     )
-    return cohort_of(card, faults, rows)
+    return cohort_of(card, source_id, faults, rows)
 
 
 def image_id(path: str) -> str:

@@ -74,7 +74,7 @@ def read_isic2019(card: DatasetCard, source: Source, source_id: str) -> Cohort:
         paths=[f"{IMAGES}/{name}.jpg" for name in names],
         root=str(root) if has_images else None,
     )
-    return cohort_of(card, faults, rows)
+    return cohort_of(card, source_id, faults, rows)
 
 
 def _one_hot_rows(truth: pl.DataFrame, classes: tuple[str, ...], faults: Faults) -> NDArray[np.int8]:

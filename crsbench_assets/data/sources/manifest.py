@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crsbench_assets.config.cards import DatasetCard, ManifestColumns, Source
-from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.errors import ConfigError, reason_of
 from crsbench_assets.config.layouts import image_root
 from crsbench_assets.config.settings import LabelPolicy
 from crsbench_assets.data.cohort import Cohort
@@ -43,7 +43,7 @@ def read_manifest(card: DatasetCard, source: Source, source_id: str, policy: Lab
     One row per image. ``columns`` of the card say which column is what. Every cell of a CSV file is text as it is
     written there, without spaces around it: ids and groups keep their leading zeros, and a space makes no second
     patient. Single-label and ordinal cohorts have one class column
-    with names of ``classes``, or with their 0-based positions where not all of it are names; multi-label cohorts one
+    with names of ``classes``, or with their 0-based positions where none of it is a name; multi-label cohorts one
     column per class with 1, 0, -1 (uncertain) or blank. Without a group column every image is its own group; without a
     split column the protocol draws the test split. A path column names image files below the card's root, else below
     the folder of the manifest; without it the cohort has no images.
@@ -91,7 +91,7 @@ def read_manifest(card: DatasetCard, source: Source, source_id: str, policy: Lab
         paths=_text(frame, columns.path).fill_null("").to_list() if columns.path else None,
         root=root,
     )
-    return cohort_of(card, faults, rows)
+    return cohort_of(card, source_id, faults, rows)
 
 
 def _read_table(path: Path) -> pl.DataFrame:
@@ -102,7 +102,7 @@ def _read_table(path: Path) -> pl.DataFrame:
     except FileNotFoundError:
         raise ConfigError(f"The manifest {path} does not exist: put it there or correct the card.") from None
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise ConfigError(f"The manifest {path} cannot be read as CSV or Parquet: {error}.") from None
+        raise ConfigError(f"The manifest {path} cannot be read as CSV or Parquet ({reason_of(error)}).") from None
 
 
 def _text(frame: pl.DataFrame, column: str) -> pl.Series:

@@ -93,4 +93,4 @@ def read_mimic_cxr(card: DatasetCard, source: Source, source_id: str, policy: La
         root=str(root) if has_images else None,
         notes=[] if labeller == preferred else [f"its labels are those of {labeller}: there is no table {preferred}"],
     )
-    return cohort_of(card, faults, rows)
+    return cohort_of(card, source_id, faults, rows)

@@ -28,7 +28,8 @@ BLANK_CLASS = "blank_class"
 _SHOWN = 3
 """Folders that a fault names."""
 
-_OTHER_SEPARATORS = (";", "\t")
+_SEPARATORS = (",", ";", "\t")
+_PARQUET_SUFFIXES = (".parquet", ".pq")
 _SECOND = "_duplicated_0"
 """What Polars adds to the second column of one name."""
 
@@ -129,8 +130,10 @@ def _archives(folder: Path) -> list[Path]:
 def table_as_text(path: Path) -> pl.DataFrame:
     """Return a table of CSV (gzipped or plain, UTF-8) or Parquet; cells of a CSV are text as they stand there.
 
-    A CSV may be separated by commas, or by semicolons or tabs throughout, as spreadsheets of some countries write it.
-    Spaces around a name of a column are none of it, and a row without any cell is no row.
+    A CSV may be separated by commas, or by semicolons or tabs throughout, as spreadsheets of some countries write it:
+    its header decides, by which of them it falls into most columns, because cells may hold decimal commas. Spaces
+    around a name of a column are none of it, and a row without any cell is no row. NaN in a Parquet file is a blank:
+    pandas writes missing numbers so.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -139,16 +142,17 @@ def table_as_text(path: Path) -> pl.DataFrame:
     """
     import polars as pl
 
+    if path.is_dir():
+        raise IsADirectoryError(f"it is a folder: name the file in {path.name}")
     if not path.is_file():
         raise FileNotFoundError(path)
-    if path.suffix == ".parquet":
-        return pl.read_parquet(path)
-    frame = pl.read_csv(path, infer_schema=False)  # a guessed type would make 7 of the group 007
+    if path.suffix.lower() in _PARQUET_SUFFIXES:
+        return pl.read_parquet(path).with_columns(pl.selectors.float().fill_nan(None))
+    # the first of equals: a header without any of them is one column, whatever its cells hold
+    separator = max(_SEPARATORS, key=lambda mark: pl.read_csv(path, infer_schema=False, separator=mark, n_rows=0).width)
+    frame = pl.read_csv(path, infer_schema=False, separator=separator)  # a guessed type would make 7 of the group 007
     if any("\0" in name for name in frame.columns):
         raise pl.exceptions.ComputeError("it is no text in UTF-8: save it as CSV in UTF-8")
-    separator = next((mark for mark in _OTHER_SEPARATORS if frame.width == 1 and mark in frame.columns[0]), None)
-    if separator is not None:
-        frame = pl.read_csv(path, infer_schema=False, separator=separator)
     frame = frame.rename({name: name.strip() for name in frame.columns})
     return frame.filter(~pl.all_horizontal(pl.all().is_null()))
 
@@ -234,14 +238,18 @@ def uncertain_labels(
         faults: where other values than 1, 0, -1 and blank are told.
 
     Returns:
-        float64 (n, k): 1 positive, 0 negative, -1 uncertain, NaN blank (and where the value is a fault).
+        float64 (n, k): 1 positive, 0 negative, -1 uncertain, NaN blank (and where the value is a fault); true and
+        false of a Parquet file are 1 and 0.
     """
     import numpy as np
     import polars as pl
 
     raw = np.full((frame.height, len(columns)), np.nan)
     for i, column in enumerate(columns):
-        text = frame.get_column(column).cast(pl.String).str.strip_chars().replace("", None)
+        cells = frame.get_column(column)
+        if cells.dtype == pl.Boolean:
+            cells = cells.cast(pl.Int8)
+        text = cells.cast(pl.String).str.strip_chars().replace("", None)
         values = text.cast(pl.Float64, strict=False)
         is_label = values.is_in([1.0, 0.0, -1.0]).fill_null(False)
         bad = frame.filter(text.is_not_null() & ~is_label)
@@ -257,7 +265,8 @@ def uncertain_labels(
 def class_labels(values: Sequence[str], classes: Sequence[str], column: str, faults: Faults) -> NDArray[np.int8]:
     """Return a column of classes as one-hot rows.
 
-    Values are names of classes, or their 0-based positions where not all of them are names.
+    Values are names of classes, or their 0-based positions where no value is a name: classes that are numbers
+    themselves are never taken for positions because of one bad cell.
 
     Args:
         values: n names or positions.
@@ -272,13 +281,13 @@ def class_labels(values: Sequence[str], classes: Sequence[str], column: str, fau
 
     positions = {name: i for i, name in enumerate(classes)}
     by_number = {str(i): i for i in range(len(classes))}
-    if not set(values) <= positions.keys() and set(values) <= by_number.keys():
+    if set(values).isdisjoint(positions) and set(values) <= by_number.keys():
         positions = by_number
     unknown = sorted(set(values) - positions.keys())
     if unknown:
         faults.add(
             f"column {column} holds {', '.join(map(repr, unknown[:5]))}; expected the classes {', '.join(classes)} or "
-            "their 0-based positions"
+            "their 0-based positions alone"
         )
     labels = np.zeros((len(values), len(classes)), dtype=np.int8)
     for i, value in enumerate(values):
@@ -287,20 +296,22 @@ def class_labels(values: Sequence[str], classes: Sequence[str], column: str, fau
     return labels
 
 
-def cohort_of(card: DatasetCard, faults: Faults, rows: Cohort) -> Cohort:
+def cohort_of(card: DatasetCard, source_id: str, faults: Faults, rows: Cohort) -> Cohort:
     """Return a cohort whose absent files are left out, or refuse it with every fault.
 
     An image whose file is absent or outside the root stays among the images, so that it takes part in the draw of the
     splits and moves nobody; ``left_out`` says that it is never opened.
 
     Args:
-        card: the dataset; every class of a single-label or ordinal task needs an image.
+        card: the dataset.
+        source_id: ``primary`` or its shift target. The dataset itself needs an image of every class of a single-label
+            or ordinal task, and one positive of a multi-label task, because it is trained on; a target does not.
         faults: what was found so far.
         rows: what the tables say. With paths and without a root (its image folder is a fault already) no file is
             looked for.
 
     Raises:
-        CohortError: every fault: those given, no file at all, classes without an image.
+        CohortError: every fault: those given, no file at all, classes without an image, no positive at all.
     """
     import dataclasses
 
@@ -319,11 +330,15 @@ def cohort_of(card: DatasetCard, faults: Faults, rows: Cohort) -> Cohort:
             f"expected them below {rows.root}"
         )
         is_usable[:] = True  # all are lost alike: which class is empty is still worth saying
-    if card.task != "multi_label" and is_usable.any():
+    if source_id == PRIMARY and is_usable.any():
         n_positive = (rows.labels[is_usable] == 1).sum(axis=0)
         empty = [name for name, n in zip(card.classes, n_positive.tolist(), strict=True) if n == 0]
-        if empty:
+        if card.task != "multi_label" and empty:
             faults.add(f"no image of class {', '.join(empty)}; expected at least one of every class of the card")
+        if card.task == "multi_label" and len(empty) == len(card.classes):
+            faults.add(
+                f"no image is positive for any of {', '.join(card.classes)}; expected at least one positive label"
+            )
     cohort = dataclasses.replace(rows, left_out=[*rows.left_out, *lost])
     if faults.found:
         faults.refuse(_with_distinct_ids(cohort))
