@@ -43,7 +43,8 @@ class Cohort:
         root: as ``config.layouts.image_root`` finds it; None for a cohort without images.
         stated: float64 (n, k): labels as the source states them, before the label policy: 1, 0, -1 uncertain, NaN
             blank; None where a label cannot be left open.
-        notes: what the reader chose where copies of a release differ, one clause each.
+        notes: what the reader chose where copies of a release differ, and how many rows it passed over that no other
+            row of this cohort tells of, one clause each.
     """
 
     image_ids: list[str]

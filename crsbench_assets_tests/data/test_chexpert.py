@@ -143,6 +143,22 @@ def test_every_fault_stands_in_one_sentence(folder: Path) -> None:
         assert clause in said
 
 
+@pytest.mark.parametrize(("view", "told"), [("", "blank"), ("Frontl", "'Frontl'")])
+def test_an_unknown_view_drops_no_row_silently(folder: Path, view: str, told: str) -> None:
+    path = TRAIN[0][0]
+    write_tables(folder, "CheXpert-v1.0-small/", ((path, view, "PA", {}), *TRAIN[1:]))
+    assert (
+        f"column Frontal/Lateral is {told} for '{path}' (1 row(s) hold no known value); expected Frontal, Lateral"
+        in refusal(card(folder))
+    )
+
+
+def test_views_are_read_in_any_case(folder: Path) -> None:
+    before = content(read(folder))
+    write_tables(folder, "CheXpert-v1.0-small/", tuple((p, view.upper(), ap, labels) for p, view, ap, labels in TRAIN))
+    assert content(read(folder)) == before
+
+
 def test_a_path_cannot_leave_the_root(folder: Path) -> None:
     away: Row = ("train/patient00003/study1/../../../x.jpg", "Frontal", "AP", {})
     write_tables(folder, "CheXpert-v1.0-small/", (*TRAIN, away))

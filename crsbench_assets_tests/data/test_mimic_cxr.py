@@ -54,6 +54,10 @@ STUDIES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("11000011", "51000001", {"No Finding": "1.0"}),
     ("12000012", "52000002", {}),
 )
+LEFT_OUT = [
+    "2 image(s) of the test split have no view AP or PA: 1 LATERAL, 1 blank",
+    "1 image(s) of the test split have a study without a label row, such as 'gg-7'",
+]
 PATHS = [
     "files/p10/p10000032/s50414267/aa-1.jpg",
     "files/p11/p11000011/s51000001/bb-2.jpg",
@@ -170,11 +174,11 @@ def test_negbio_is_read_where_there_is_no_chexpert_table_and_a_note_says_so(
     ]
     write_table(table(root, "negbio", suffix), ["subject_id", "study_id", *sorted(CXR_LABELS)], rows)
     assert content(read(primary, root)) == content(before), "the labels of CheXpert's own labeller come first"
-    assert before.notes == []
+    assert before.notes == LEFT_OUT
     table(root, "chexpert").unlink()
     found = read(primary, root)
     assert [[CXR_LABELS[i] for i in np.flatnonzero(row == 1)] for row in found.labels] == [["Fracture"]] * 3
-    assert found.notes == ["its labels are those of negbio: there is no table chexpert"]
+    assert found.notes == ["its labels are those of negbio: there is no table chexpert", *LEFT_OUT]
 
 
 def test_every_fault_stands_in_one_sentence(primary: Path, root: Path) -> None:
@@ -195,6 +199,38 @@ def test_every_fault_stands_in_one_sentence(primary: Path, root: Path) -> None:
         "1 image(s) of metadata have no row in split, such as 'ff-6'",
     ):
         assert clause in said
+
+
+def write_split(root: Path, changes: dict[str, str]) -> None:
+    rows = [[dicom, study, subject, changes.get(dicom, name)] for dicom, subject, study, _, name in IMAGES]
+    write_table(table(root, "split"), ["dicom_id", "study_id", "subject_id", "split"], rows)
+
+
+def test_case_of_splits_and_views_says_nothing(primary: Path, root: Path) -> None:
+    before = content(read(primary, root))
+    write_split(root, {"aa-1": "Test", "bb-2": " TEST ", "ff-6": "Validate"})
+    metadata = [[dicom, subject, study, "", view.lower(), *[""] * 7] for dicom, subject, study, view, _ in IMAGES]
+    write_table(table(root, "metadata"), METADATA_HEADER, metadata)
+    found = read(primary, root)
+    assert (content(found), found.notes) == (before, LEFT_OUT)
+
+
+@pytest.mark.parametrize(("name", "told"), [("", "blank"), ("tset", "'tset'")])
+def test_an_unknown_split_drops_no_image_silently(primary: Path, root: Path, name: str, told: str) -> None:
+    write_split(root, {"bb-2": name})
+    assert f"split: column split is {told} for 'bb-2' (1 row(s) hold no known value); expected train" in refusal(
+        card(primary, root)
+    )
+
+
+def test_views_that_are_not_read_are_counted(primary: Path, root: Path) -> None:
+    views = ["AP", "LL", "Swimmers", "LL", "", "LL", "PA"]  # the sixth is of the split train
+    metadata = [[row[0], row[1], row[2], "", view, *[""] * 7] for row, view in zip(IMAGES, views, strict=True)]
+    write_table(table(root, "metadata"), METADATA_HEADER, metadata)
+    assert read(primary, root).notes == [
+        "4 image(s) of the test split have no view AP or PA: 2 LL, 1 SWIMMERS, 1 blank",
+        LEFT_OUT[1],
+    ]
 
 
 def test_a_value_that_is_no_label_is_named(primary: Path, root: Path) -> None:

@@ -24,11 +24,14 @@ from crsbench_assets.data.sources.tables import (
     official_root,
     official_table,
     uncertain_labels,
+    value_faults,
 )
 
 _PREFIX = r"^CheXpert-v1\.0(?:-small)?/"
 _PATH = r"^(?:train|valid)/(patient\d+)/study\d+/[^/]+\.jpg$"
 _VIEW = "Frontal/Lateral"
+_FRONTAL = "Frontal"
+_VIEWS = (_FRONTAL, "Lateral")
 _ID_BYTES = 10
 """Bytes of an image id: that two of 191,229 are equal has a probability of 2e-14."""
 
@@ -43,7 +46,8 @@ def read_chexpert(card: DatasetCard, source: Source, source_id: str, policy: Lab
 
     Raises:
         ConfigError: every fault in one sentence: an absent file, folder or column, a path of another form or that
-            stands twice, a label that is not 1, 0, -1 or blank, no frontal image.
+            stands twice, a view that is neither Frontal nor Lateral, a label that is not 1, 0, -1 or blank, no frontal
+            image.
     """
     import polars as pl
 
@@ -67,7 +71,9 @@ def read_chexpert(card: DatasetCard, source: Source, source_id: str, policy: Lab
             f"{strange.height} row(s) have a Path such as {strange.get_column('Path')[0]!r}; expected "
             "train/patientNNNNN/studyN/NAME.jpg, after CheXpert-v1.0/ or CheXpert-v1.0-small/"
         )
-    frontal = table.filter((pl.col(_VIEW) == "Frontal") & pl.col("patient").is_not_null())
+    faults.add(*value_faults(table, _VIEW, _VIEWS, "Path"))
+    is_frontal = pl.col(_VIEW).str.to_lowercase() == _FRONTAL.lower()
+    frontal = table.filter(is_frontal & pl.col("patient").is_not_null())
     if table.height and not frontal.height and not strange.height:
         faults.add(f"no row is a frontal image: the column {_VIEW} never holds Frontal")
     faults.add(*id_faults(frontal.get_column("Path"), "Path"))

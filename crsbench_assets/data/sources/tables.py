@@ -226,6 +226,28 @@ def id_faults(ids: pl.Series, what: str) -> list[str]:
     return faults
 
 
+def value_faults(frame: pl.DataFrame, column: str, known: Sequence[str], id_column: str) -> list[str]:
+    """Return the fault of a column that decides which rows are read: a blank or unknown value would drop one silently.
+
+    Args:
+        frame: a table of text, n rows, null where blank.
+        column: the column that decides.
+        known: the values that it may hold, in any case.
+        id_column: the column that names a row.
+    """
+    import polars as pl
+
+    lower = [name.lower() for name in known]
+    bad = frame.filter(~pl.col(column).str.to_lowercase().is_in(lower).fill_null(False))
+    if not bad.height:
+        return []
+    value = bad.get_column(column)[0]
+    return [
+        f"column {column} is {'blank' if value is None else repr(value)} for {bad.get_column(id_column)[0]!r} "
+        f"({bad.height} row(s) hold no known value); expected {', '.join(known)}"
+    ]
+
+
 def uncertain_labels(
     frame: pl.DataFrame, columns: Sequence[str], id_column: str, faults: Faults
 ) -> NDArray[np.float64]:
