@@ -287,6 +287,13 @@ class ManifestColumns(_Card):
     group: str | None = None
     split: str | None = None
     path: str | None = None
+    site: str | None = None
+    """The column of institutions, of which ``Source.sites`` says which are read."""
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a site that is none, so that what was indexed before it stands."""
+        return {name: value for name, value in handler(self).items() if name != "site" or value}
 
 
 class Source(_Card):
@@ -298,7 +305,14 @@ class Source(_Card):
     manifest: str | None = None
     """CSV or Parquet, one row per image; relative paths start at the card's folder."""
     columns: ManifestColumns = ManifestColumns()
+    sites: tuple[str, ...] = ()
+    """Values of ``columns.site``: the rows of these institutions are the cohort, others are passed over."""
     synthetic: SyntheticCohort | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out sites that are none, so that what was indexed before them stands."""
+        return {name: value for name, value in handler(self).items() if name != "sites" or value}
 
     @property
     def has_images(self) -> bool:
@@ -309,6 +323,12 @@ class Source(_Card):
     def _layout_has_its_fields(self) -> Source:
         if self.layout == "manifest" and not self.manifest:
             raise ValueError("layout manifest needs `manifest`: a CSV or Parquet file with one row per image")
+        if self.layout != "manifest" and (self.manifest or self.sites or self.columns != ManifestColumns()):
+            raise ValueError(f"`manifest`, `columns` and `sites` belong to layout manifest, not to {self.layout}")
+        if bool(self.sites) != (self.columns.site is not None):
+            raise ValueError(
+                "`sites` and `columns.site` belong together: the column of institutions, and which of them are read"
+            )
         if (self.layout == "synthetic") != (self.synthetic is not None):
             raise ValueError("`synthetic` settings and layout synthetic belong together")
         return self
@@ -375,6 +395,14 @@ class DatasetCard(_Card):
                 f"expected_n_positive names {_listed(unknown)}, no class of the card; expected any of "
                 f"{_listed(self.classes)}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _sites_are_on_one_side(self) -> DatasetCard:
+        if self.shift and self.source.manifest == self.shift.source.manifest:
+            both = [site for site in self.source.sites if site in self.shift.source.sites]
+            if both:
+                raise ValueError(f"sites {_listed(both)} are read by the dataset and by its shift target; expected one")
         return self
 
     @model_validator(mode="after")

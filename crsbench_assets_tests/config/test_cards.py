@@ -105,6 +105,22 @@ def test_a_control_needs_no_category() -> None:
             {"source": {"layout": "synthetic", "synthetic": {"n_images": 9, "prevalence": [0.5]}}},
             "synthetic.prevalence needs one number per class",
         ),
+        (
+            {"source": {"layout": "manifest", "manifest": "x.csv", "sites": ["A"]}},
+            "`sites` and `columns.site` belong together",
+        ),
+        (
+            {"source": {"layout": "manifest", "manifest": "x.csv", "columns": {"site": "hospital"}}},
+            "`sites` and `columns.site` belong together",
+        ),
+        (
+            {"source": {"layout": "aptos2019", "columns": {"group": "patient"}}},
+            "`manifest`, `columns` and `sites` belong to layout manifest, not to aptos2019",
+        ),
+        (
+            {"source": {"layout": "chexpert", "manifest": "x.csv"}},
+            "`manifest`, `columns` and `sites` belong to layout manifest, not to chexpert",
+        ),
         ({"classes": ["one", "one"]}, "classes must be distinct"),
         ({"classes": []}, "classes must be distinct and at least one"),
         ({"classes": ["one"]}, "task single_label needs at least two classes"),
@@ -113,6 +129,29 @@ def test_a_control_needs_no_category() -> None:
 )
 def test_each_dataset_has_its_fields(changes: dict[str, Any], expected: str) -> None:
     assert expected in dataset_fault(**changes)
+
+
+def sites_source(*sites: str, manifest: str = "labels.csv") -> dict[str, Any]:
+    columns = {"class_column": "label", "site": "hospital"}
+    return {"layout": "manifest", "manifest": manifest, "columns": columns, "sites": list(sites)}
+
+
+def test_a_site_is_read_by_the_dataset_or_by_its_shift_target() -> None:
+    shift = {"id": "other", "name": "Other", "source": sites_source("B", "C")}
+    assert "sites 'B' are read by the dataset and by its shift target" in dataset_fault(
+        source=sites_source("A", "B"), shift=shift
+    )
+    for source in (sites_source("A"), sites_source("B", manifest="other.csv")):
+        assert parse_model(DatasetCard, dataset_card(source=source, shift=shift), "x").shift
+
+
+def test_sites_are_kept_with_a_card_and_their_absence_says_nothing() -> None:
+    card = parse_model(DatasetCard, dataset_card(source=sites_source("A")), "x")
+    dumped = card.model_dump(mode="json")
+    assert dumped["source"]["sites"] == ["A"] and dumped["source"]["columns"]["site"] == "hospital"
+    assert DatasetCard.model_validate(dumped) == card
+    without = parse_model(DatasetCard, dataset_card(), "x").model_dump(mode="json")["source"]
+    assert "sites" not in without and "site" not in without["columns"]
 
 
 def labels_source(**columns: Any) -> dict[str, Any]:

@@ -151,6 +151,54 @@ def test_a_shift_target_needs_no_image_of_every_class(tmp_path: Path) -> None:
     assert "no image of class positive" in refusal(card(manifest, shift=shift))
 
 
+TWO_HOSPITALS = """image_id,label,pair,hospital
+1,negative,p1,North
+2,positive,p2,North
+3,positive,p2, North
+4,negative,p1,South
+2,positive,p3,South
+6,other,p4,East
+7,negative,p5,
+"""
+
+
+def of_sites(manifest: Path, *sites: str) -> dict[str, Any]:
+    columns = {"class_column": "label", "group": "pair", "site": "hospital"}
+    return {"layout": "manifest", "manifest": str(manifest), "columns": columns, "sites": list(sites)}
+
+
+def two_hospitals(folder: Path, own: list[str], other: list[str]) -> DatasetCard:
+    manifest = folder / "labels.csv"
+    manifest.write_text(TWO_HOSPITALS, encoding="utf-8")
+    shift = {"id": "elsewhere", "name": "Elsewhere", "source": of_sites(manifest, *other)}
+    return DatasetCard.model_validate(dataset_card(source=of_sites(manifest, *own), shift=shift))
+
+
+def test_one_manifest_holds_a_dataset_and_its_shift_target(tmp_path: Path) -> None:
+    found = read_cohorts(two_hospitals(tmp_path, ["North"], ["South"]), "u_zeros")
+    # ids are unique within a source, and the unknown class of East is in neither
+    assert found[PRIMARY].image_ids == ["1", "2", "3"]
+    assert found["elsewhere"].image_ids == ["2", "4"]
+    assert found[PRIMARY].groups == ["p1", "p2", "p2"]
+    without = "1 row(s) without a site are not read"
+    assert found[PRIMARY].notes == ["3 row(s) of other sites than North are not read", without]
+    assert found["elsewhere"].notes == ["4 row(s) of other sites than South are not read", without]
+
+
+def test_a_site_that_no_row_has_is_refused(tmp_path: Path) -> None:
+    said = refusal(two_hospitals(tmp_path, ["North", "north"], ["South"]))
+    assert "no row is of the site 'north'; column hospital holds 'East', 'North', 'South'" in said
+    (tmp_path / "blank.csv").write_text("image_id,label,pair,hospital\n1,negative,p,\n", encoding="utf-8")
+    own = DatasetCard.model_validate(dataset_card(source=of_sites(tmp_path / "blank.csv", "North")))
+    assert "no row is of the site 'North'; column hospital holds blanks alone" in refusal(own)
+
+
+def test_a_missing_site_column_is_named(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("image_id,label,pair\n1,negative,p\n", encoding="utf-8")
+    own = DatasetCard.model_validate(dataset_card(source=of_sites(tmp_path / "labels.csv", "North")))
+    assert "it lacks the column(s) hospital; it has image_id, label, pair" in refusal(own)
+
+
 def test_multi_label_columns_are_numbers(tmp_path: Path) -> None:
     manifest = tmp_path / "labels.csv"
     manifest.write_text("image_id,edema,fracture\n001,1,0\n002,-1.0,\n003,0, 1\n", encoding="utf-8")

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
+_SITES_SHOWN = 5
+"""Institutions of a manifest that a fault names."""
+
 _SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 
 
@@ -46,7 +49,8 @@ def read_manifest(card: DatasetCard, source: Source, source_id: str, policy: Lab
     with names of ``classes``, or with their 0-based positions where none of it is a name; multi-label cohorts one
     column per class with 1, 0, -1 (uncertain) or blank. Without a group column every image is its own group; without a
     split column the protocol draws the test split. A path column names image files below the card's root, else below
-    the folder of the manifest; without it the cohort has no images.
+    the folder of the manifest; without it the cohort has no images. A site column says of which institution a row is:
+    only rows of the source's ``sites`` are read, and a note counts the others.
 
     Raises:
         ConfigError: every fault of the file in one sentence.
@@ -59,6 +63,7 @@ def read_manifest(card: DatasetCard, source: Source, source_id: str, policy: Lab
     faults.refuse()  # without its columns nothing else can be said of the file
     if frame.height == 0:
         faults.add("it has no rows")
+    frame, notes = _of_sites(frame, source, faults)
     faults.add(*id_faults(_text(frame, columns.image_id), "image id"), *_bad_splits(frame, columns))
     frame = frame.with_columns(_text(frame, columns.image_id).alias(columns.image_id)).sort(columns.image_id)
     left_out: list[tuple[str, str, str]] = []
@@ -90,6 +95,7 @@ def read_manifest(card: DatasetCard, source: Source, source_id: str, policy: Lab
         left_out=left_out,
         paths=_text(frame, columns.path).fill_null("").to_list() if columns.path else None,
         root=root,
+        notes=notes,
     )
     return cohort_of(card, source_id, faults, rows)
 
@@ -105,6 +111,27 @@ def _read_table(path: Path) -> pl.DataFrame:
         raise ConfigError(f"The manifest {path} cannot be read as CSV or Parquet ({reason_of(error)}).") from None
 
 
+def _of_sites(frame: pl.DataFrame, source: Source, faults: Faults) -> tuple[pl.DataFrame, list[str]]:
+    """Return the rows of the sites that are read, and a note that counts the others; all rows without sites."""
+    if source.columns.site is None:
+        return frame, []
+    site = _text(frame, source.columns.site)
+    there = site.drop_nulls().unique().sort()
+    absent = [name for name in source.sites if name not in there]
+    if absent:
+        faults.add(
+            f"no row is of the site {', '.join(map(repr, absent))}; column {source.columns.site} holds "
+            f"{', '.join(map(repr, there[:_SITES_SHOWN])) or 'blanks alone'}"
+        )
+    is_read = site.is_in(source.sites).fill_null(False)
+    n_blank = site.null_count()
+    n_other = frame.height - int(is_read.sum()) - n_blank
+    notes = [f"{n_other:,} row(s) of other sites than {', '.join(source.sites)} are not read"] if n_other else []
+    if n_blank:
+        notes.append(f"{n_blank:,} row(s) without a site are not read")
+    return frame.filter(is_read), notes
+
+
 def _text(frame: pl.DataFrame, column: str) -> pl.Series:
     import polars as pl
 
@@ -114,7 +141,7 @@ def _text(frame: pl.DataFrame, column: str) -> pl.Series:
 
 def _missing_columns(card: DatasetCard, columns: ManifestColumns, frame: pl.DataFrame) -> list[str]:
     needed = {columns.image_id}
-    needed |= {name for name in (columns.group, columns.split, columns.path) if name}
+    needed |= {name for name in (columns.group, columns.split, columns.path, columns.site) if name}
     if card.task == "multi_label":
         needed |= set(_label_columns(card, columns).values())
     elif columns.class_column is None:
