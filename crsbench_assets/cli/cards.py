@@ -167,14 +167,14 @@ def _coverage(project: Project, dataset_id: str, frames: dict[str, Any]) -> str:
 def check_dataset(home: Path | None, identifier: str) -> None:
     """Read a cohort, decode its files and draw its splits; list all that is wrong in one run. Writes nothing.
 
-    Where its tables have faults, its files are looked at all the same, and no splits are drawn.
+    Where its tables have faults, its files are looked at and counted all the same, and no splits are drawn.
     """
     from crsbench_assets.data.cohort import closed_in_words, readable_cohorts
     from crsbench_assets.data.duplicates import components_in_words, oversized_components
-    from crsbench_assets.data.splits import TRAIN
+    from crsbench_assets.data.splits import EXCLUDED, TRAIN
     from crsbench_assets.data.statistics import unexpected_counts
     from crsbench_assets.planning.stages import stage_named
-    from crsbench_assets.worker.cohort_stages import look_at, require_usable, split_cohort
+    from crsbench_assets.worker.cohort_stages import look_at, notes_of, require_usable, split_cohort
     from crsbench_assets.worker.context import StageContext
 
     project = open_project(home)
@@ -184,22 +184,21 @@ def check_dataset(home: Path | None, identifier: str) -> None:
         raise ConfigError(" ".join(faults))
     for source_id in card.sources.keys() - card.open_sources(settings.agreements).keys():
         say(f"not read: shift target {source_id}: it {closed_in_words(card, source_id)}")
-    for source_id, cohort in cohorts.items():
-        for note in cohort.notes:
-            say(f"note: {source_id}: {note}")
+    for source_id, note in notes_of(cohorts):
+        say(f"note: {source_id}: {note}")
     context = StageContext(project, stage_named("index"), (identifier,), inputs_hash="check")
     images, quarantine = look_at(context, cohorts)
     for row in quarantine.sort("source_id", "image_id").iter_rows(named=True):
         of_target = "" if row["source_id"] == PRIMARY else f" of {row['source_id']}"
         say(f"left out: {row['image_id']}{of_target}: {row['reason']} ({row['detail']})")
-    if faults:
-        raise ConfigError(" ".join(faults))
-    require_usable(card, images, cohorts, quarantine)
     for count in unexpected_counts(card, images, quarantine):
         say(f"count: {count}")
     components = components_in_words(oversized_components(images))
     for component in components:
         say(f"component: {component}")
+    if faults:
+        raise ConfigError(" ".join(faults))
+    require_usable(card, images, cohorts, quarantine)
     split = split_cohort(context, images, quarantine, cohorts).frames
     splits, violations = split["splits"], split["leakage_violations"]
     counts = splits.group_by("seed", "split").len("n_images").sort("seed", "split")
@@ -207,7 +206,10 @@ def check_dataset(home: Path | None, identifier: str) -> None:
     unusable = quarantine.filter(quarantine["source_id"] == PRIMARY)["image_id"].to_list()
     not_split = splits.filter(splits["reason"].is_not_null()).unique(["image_id"]).sort("image_id")
     left_out = not_split.filter(~not_split["image_id"].is_in(unusable))
-    for row in left_out.iter_rows(named=True):
+    n_beyond_cap = (left_out["reason"] == EXCLUDED).sum()
+    if n_beyond_cap:
+        say(f"in no split: {n_beyond_cap:,} image(s) beyond the cap of {settings.caps[identifier]:,}")
+    for row in left_out.filter(left_out["reason"] != EXCLUDED).iter_rows(named=True):
         say(f"in no split: {row['image_id']}: {row['reason']}")
     for row in violations.iter_rows(named=True):
         say(

@@ -257,6 +257,11 @@ def export_command(home: Path | None, target: Path) -> None:
 
     bundle = export_bundle(resolve_home(home), target.absolute())
     say(f"Wrote {bundle.path}: {bundle.n_tables} tables, {bundle.n_rows:,} rows, {size(bundle.n_bytes)}.")
+    if bundle.n_outdated:
+        say(
+            f"Not in it: {bundle.n_outdated} partition(s) of an older version of crsbench. Run `crsbench materialize`, "
+            "which computes them again, then export again."
+        )
 
 
 def reconcile_command(home: Path | None, *, remove_unknown_keys: bool) -> None:

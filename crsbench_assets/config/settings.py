@@ -6,10 +6,11 @@ What stays out: the cards themselves (``registry``) and where the file lies (``s
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from crsbench_assets.config.protocol import AXES
 from crsbench_assets.config.yaml_files import parse_model, read_yaml
@@ -22,9 +23,8 @@ class Agreement(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    accepted_by: str
-    accepted_on: Annotated[str, BeforeValidator(str)]
-    """Any date; YAML makes one of 2026-01-31 itself."""
+    accepted_by: Annotated[str, Field(pattern=r"\S")]
+    accepted_on: date
 
 
 class Settings(BaseModel):
@@ -61,7 +61,7 @@ class Settings(BaseModel):
     """Dagster executor of a run: in_process, multiprocess, or module:object."""
     publish_minutes: Annotated[int, Field(ge=1, le=59)] = 5
     """Least minutes between two automatic publications in the Dagster daemon."""
-    group_salt: str
+    group_salt: Annotated[str, Field(pattern=r"\S")]
     """Salt of the group ids in tables; made by `crsbench init`, never shared."""
 
     @field_validator("selection_weights")

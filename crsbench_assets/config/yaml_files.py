@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.errors import ConfigError, reason_of
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -48,7 +48,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}.") from error
+        raise ConfigError(f"{path} cannot be read: {reason_of(error)}.") from error
     try:
         value = yaml.load(text, Loader=_StrictLoader)  # noqa: S506  # a subclass of the safe loader
     except yaml.YAMLError as error:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from crsbench_assets.config.cards import DatasetCard, EncoderCard
-from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.errors import ConfigError, reason_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,7 +83,7 @@ class PrecomputedVectors:
             try:
                 frame = pl.read_parquet(path)
             except (OSError, pl.exceptions.PolarsError) as error:
-                raise ConfigError(f"{self._label}: {path} cannot be read as Parquet: {error}.") from None
+                raise ConfigError(f"{self._label}: {path} cannot be read as Parquet: {reason_of(error)}.") from None
             missing = [name for name in COLUMNS if name not in frame.columns]
             if missing or not isinstance(frame.schema["vector"], pl.List | pl.Array):
                 raise ConfigError(

@@ -27,8 +27,9 @@ FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "JPEG2000")
 
 FaultReason = Literal["unreadable", "too_small"]
 
-# Pillow's own limit (89 million, an error from twice that) would refuse large radiographs before ours is asked.
-Image.MAX_IMAGE_PIXELS = MAX_PIXELS
+# Pillow's own limit (89 million) would refuse large radiographs, and warns on the screen of what ours refuses: ours is
+# asked as soon as the header is read.
+Image.MAX_IMAGE_PIXELS = None
 
 _EXIF_KEYS = frozenset({"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"})
 """Where Pillow keeps what may hold an orientation; a TIFF has it among its tags."""

@@ -26,10 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crsbench_assets.config.errors import ConfigError, StorageError
+from crsbench_assets.config.errors import ConfigError, StorageError, reason_of
 from crsbench_assets.storage.files import storage_errors
 from crsbench_assets.storage.layout import HomeLayout, require_home
 from crsbench_assets.storage.snapshots import open_published
+from crsbench_assets.storage.warehouse import OUTDATED_SCHEMA
 from crsbench_assets.tables.ddl import literal, quoted
 from crsbench_assets.tables.reasons import REASONS
 from crsbench_assets.tables.registry import TABLES
@@ -66,6 +67,8 @@ class Bundle:
     n_tables: int
     n_rows: int
     n_bytes: int
+    n_outdated: int
+    """Partitions of an older shape, whose rows are not in it."""
 
 
 def exported_tables() -> list[TableSpec]:
@@ -95,10 +98,12 @@ def export_bundle(layout: HomeLayout, target: Path) -> Bundle:
     with storage_errors(target), closing(open_published(layout)) as connection:
         try:
             n_rows = _write(connection, layout, partial)
+            outdated = f"SELECT count(*) FROM partitions WHERE status = {literal(OUTDATED_SCHEMA)}"
+            ((n_outdated,),) = connection.sql(outdated).fetchall()
             partial.rename(target)
         finally:
             partial.unlink(missing_ok=True)
-    return Bundle(target, len(exported_tables()), n_rows, target.stat().st_size)
+    return Bundle(target, len(exported_tables()), n_rows, target.stat().st_size, int(n_outdated))
 
 
 def _write(connection: duckdb.DuckDBPyConnection, layout: HomeLayout, path: Path) -> int:
@@ -148,9 +153,9 @@ def _copy(connection: duckdb.DuckDBPyConnection, spec: TableSpec, file: Path) ->
         copy = f"COPY ({select}) TO {literal(str(file))} (FORMAT parquet, COMPRESSION zstd)"
         ((n_rows,),) = connection.execute(copy).fetchall()
     except duckdb.Error as error:
-        words = " ".join(str(error).split()).rstrip(".")
         raise StorageError(
-            f"Table {spec.name} cannot be exported ({words}): run `crsbench publish`, then export again."
+            f"Table {spec.name} cannot be exported ({reason_of(error)}): another version of crsbench published it. Run "
+            "`crsbench materialize`, which computes and publishes what is of an older shape, then export again."
         ) from error
     return int(n_rows)
 

@@ -9,7 +9,7 @@ import importlib
 
 import dagster as dg
 
-from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.errors import ConfigError, reason_of
 
 
 def executor(name: str) -> dg.ExecutorDefinition:
@@ -28,8 +28,8 @@ def executor(name: str) -> dg.ExecutorDefinition:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"crsbench.yaml: executor {name!r} cannot be loaded ({error}); expected in_process, multiprocess or "
-            "module:object."
+            f"crsbench.yaml: executor {name!r} cannot be loaded ({reason_of(error)}); expected in_process, "
+            "multiprocess or module:object."
         ) from None
     if not isinstance(found, dg.ExecutorDefinition):
         raise ConfigError(f"crsbench.yaml: executor {name!r} is no Dagster executor definition.")

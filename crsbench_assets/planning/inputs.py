@@ -97,7 +97,7 @@ class InputsHasher:
             encoders = [
                 card.model_dump(mode="json", exclude={"vectors", "place"}) for card in registry.encoders.values()
             ]
-            datasets = [self._placeless(card) for card in registry.datasets.values()]
+            datasets = [placeless(card) for card in registry.datasets.values()]
             part["cards"] = [encoders, datasets]
         if "grid" in stage.external:
             part["grid"] = [[e.encoder_id, e.role, e.dataset_ids] for e in scored_encoders(registry)]
@@ -154,15 +154,15 @@ class InputsHasher:
         return found
 
     @staticmethod
-    def _placeless(card: DatasetCard) -> Any:
-        """Return a dataset's card without the places of its files, which a moved home changes."""
-        places = {"root", "manifest"}
-        return card.model_dump(mode="json", exclude={"source": places, "shift": {"source": places}})
-
-    @staticmethod
     def _source_part(source: Source) -> Any:
         # where the files lie does not change what they say: a moved home or root makes nothing stale
         return source.model_dump(mode="json", exclude={"root", "manifest"})
+
+
+def placeless(card: DatasetCard) -> dict[str, Any]:
+    """Return a dataset's card without the places of its files, which a moved home changes."""
+    places = {"root", "manifest"}
+    return card.model_dump(mode="json", exclude={"source": places, "shift": {"source": places}})
 
 
 def split_key(stage: StageSpec, key: PartitionKey) -> tuple[str | None, str | None]:

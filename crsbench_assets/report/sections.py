@@ -149,7 +149,7 @@ ORDER BY list_position({_PLACE}, encoder_id), dataset_id = 'mean' DESC, dataset_
         "AUROC over labels",
         "How much of its AUROC does an encoder keep with fewer labels? Clean test images, means over seeds with 95 % "
         "intervals over seeds.",
-        f"SELECT * EXCLUDE (macro_auroc_sd) FROM label_curves "
+        f"SELECT * EXCLUDE (protocol_id, label_policy, macro_auroc_sd) FROM label_curves "
         f"ORDER BY list_position({_PLACE}, encoder_id), dataset_id, label_fraction",
         (
             Figure(
@@ -506,10 +506,11 @@ _DATA = (
         "does their source state as uncertain or leave blank? Drawn: positive test images. Train and validation are "
         "those of the first seed; no seed moves the test split.",
         "SELECT dataset_id, source_id, split, class_name, n_images, n_positive, prevalence, n_unknown, n_uncertain, "
-        "n_blank, reason FROM dataset_statistics JOIN datasets USING (dataset_id) "
+        "n_blank, reason FROM dataset_statistics LEFT JOIN datasets USING (dataset_id) "
         "WHERE seed = (SELECT min(seed) FROM dataset_statistics) "
         "ORDER BY dataset_id, CASE source_id WHEN 'primary' THEN '' ELSE source_id END, split, "
-        "CASE task WHEN 'ordinal' THEN class_name END, n_positive DESC, class_name",
+        "CASE task WHEN 'ordinal' THEN list_position(from_json(classes, '[\"VARCHAR\"]'), class_name) END, "
+        "n_positive DESC, class_name",
         (
             Figure(
                 "bars",

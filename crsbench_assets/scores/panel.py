@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-from crsbench_assets.config.errors import ConfigError
+from crsbench_assets.config.errors import ConfigError, reason_of
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.ids import PROVISIONAL as PROVISIONAL
 from crsbench_assets.config.ids import check_id
@@ -116,8 +116,8 @@ class Panel(_Frozen):
             panel = cls.model_validate(content)
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise ConfigError(
-                f"The file is no reference panel ({error}). Expected what `crsbench panel freeze` wrote; restore it "
-                "from a copy or freeze the panel again under another name."
+                f"The file is no reference panel ({reason_of(error)}). Expected what `crsbench panel freeze` wrote; "
+                "restore it from a copy or freeze the panel again under another name."
             ) from error
         if panel.panel_id != panel_id:
             raise ConfigError(

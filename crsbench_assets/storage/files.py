@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from crsbench_assets.config.errors import StorageError
+from crsbench_assets.config.errors import StorageError, reason_of
 
 
 @contextmanager
@@ -124,5 +124,5 @@ def read_json(path: Path | str) -> Any:
         return from_json(data)
     except ValueError as error:
         raise StorageError(
-            f"{path} is damaged ({error}): remove it, and what it described is computed again."
+            f"{path} is damaged ({reason_of(error)}): remove it, and what it described is computed again."
         ) from None

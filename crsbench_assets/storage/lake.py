@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crsbench_assets.config.errors import StorageError
+from crsbench_assets.config.errors import StorageError, reason_of
 from crsbench_assets.storage import leases
 from crsbench_assets.storage.files import read_json, replace_json, storage_errors, write_synced
 from crsbench_assets.storage.hashing import arrow_hash
@@ -155,7 +155,7 @@ class Lake:
                     self.read(table, key, columns)
             label, pointer = partition_label(table, keys[0]), self.folder(table, keys[0]) / POINTER_FILE
             raise StorageError(
-                f"{label}: a file that its pointer names cannot be read ({error}). Remove {pointer} and run "
+                f"{label}: a file that its pointer names cannot be read ({reason_of(error)}). Remove {pointer} and run "
                 "`crsbench materialize` to compute it again."
             ) from error
 

@@ -67,8 +67,9 @@ COHORT_TABLES = (
             ColumnSpec("licence", "text", "Licence of the data", nullable=True),
             LABEL_POLICY,
             ColumnSpec("is_synthetic", "boolean", "The cohort is simulated"),
-            ColumnSpec("card_hash", "text", "Hash of the whole card"),
+            ColumnSpec("card_hash", "text", "Hash of the whole card, but for the places of its files"),
         ),
+        code_version=2,
     ),
     TableSpec(
         "images",

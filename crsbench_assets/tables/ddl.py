@@ -89,6 +89,7 @@ VIEWS: tuple[ViewSpec, ...] = (
             *_columns_of("ranks", "n_ranked"),
             PANEL_ID,
             *_columns_of("crs_scores", "status", "reason"),
+            *RULES,
         ),
         f"""\
 SELECT r.rank, s.encoder_id, e.name, e.role, e.category, s.crs, r.rank_lo, r.rank_hi, r.tie_group, r.p_best,
@@ -97,7 +98,8 @@ SELECT r.rank, s.encoder_id, e.name, e.role, e.category, s.crs, r.rank_lo, r.ran
     e.is_synthetic OR s.panel_id IN (
         SELECT p.panel_id FROM reference_panels p JOIN datasets d USING (dataset_id) WHERE d.is_synthetic
     ) AS is_synthetic,
-    s.is_member, s.rank_panel, r.n_ranked, s.panel_id, s.status, coalesce(s.reason, r.reason) AS reason
+    s.is_member, s.rank_panel, r.n_ranked, s.panel_id, s.status, coalesce(s.reason, r.reason) AS reason,
+    s.protocol_id, s.label_policy
 FROM crs_scores s LEFT JOIN ranks r USING (encoder_id, panel_id) LEFT JOIN encoders e USING (encoder_id)
     LEFT JOIN (FROM crs_variants WHERE variant = 'corruption_only') c USING (encoder_id, panel_id)
     LEFT JOIN (FROM crs_variants WHERE variant = 'without_exposed') x USING (encoder_id, panel_id)
@@ -107,9 +109,9 @@ ORDER BY e.role IS NOT DISTINCT FROM 'control', r.rank NULLS LAST, s.crs DESC NU
     ViewSpec(
         "label_curves",
         "One row per encoder, dataset and label fraction: macro AUROC on clean images over the labels used.",
-        (ENCODER_ID, DATASET_ID, LABEL_FRACTION, *_columns_of("seed_aggregates", *_LABEL_CURVE)),
+        (*RULES, ENCODER_ID, DATASET_ID, LABEL_FRACTION, *_columns_of("seed_aggregates", *_LABEL_CURVE)),
         f"""\
-SELECT encoder_id, dataset_id, label_fraction, {", ".join(_LABEL_CURVE)}
+SELECT protocol_id, label_policy, encoder_id, dataset_id, label_fraction, {", ".join(_LABEL_CURVE)}
 FROM seed_aggregates
 WHERE condition_id = 'clean'
 ORDER BY encoder_id, dataset_id, label_fraction""",

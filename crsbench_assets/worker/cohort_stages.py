@@ -6,7 +6,7 @@ What lives here: reading cohorts and handing them to the pure functions of ``dat
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import polars as pl
@@ -38,12 +38,37 @@ def index(context: StageContext) -> StageOutput:
     cohorts = read_cohorts(context.dataset, settings.label_policy, settings.agreements)
     for source_id in context.dataset.sources.keys() - cohorts.keys():
         context.progress(f"{source_id} is not read: it {closed_in_words(context.dataset, source_id)}")
-    for source_id, cohort in cohorts.items():
-        for note in cohort.notes:
-            context.progress(f"{source_id}: {note}")
+    for source_id, note in notes_of(cohorts):
+        context.progress(f"{source_id}: {note}")
     images, quarantine = look_at(context, cohorts)
     require_usable(context.dataset, images, cohorts, quarantine)
     return StageOutput({"quarantine": quarantine, "images": images})
+
+
+def notes_of(cohorts: Mapping[str, Cohort]) -> list[tuple[str, str]]:
+    """Return (source, clause) of what people should know of how cohorts were read.
+
+    A group of the dataset may stand in its shift target by the same name. Whether it is the same patient only the user
+    knows, because two institutions may number theirs alike, so it is said and nothing is left out.
+    """
+    notes = [(source_id, note) for source_id, cohort in cohorts.items() for note in cohort.notes]
+    own = set(_own_groups(cohorts[PRIMARY]).values()) if PRIMARY in cohorts else set()
+    for source_id in cohorts.keys() - {PRIMARY}:
+        shared = [image_id for image_id, group in _own_groups(cohorts[source_id]).items() if group in own]
+        if shared:
+            notes.append(
+                (
+                    source_id,
+                    f"{len(shared):,} image(s), such as {shared[0]}, have a group that the dataset has too: where both "
+                    "mean the same patient, take these images out of one of them",
+                )
+            )
+    return notes
+
+
+def _own_groups(cohort: Cohort) -> dict[str, str]:
+    """Return image id -> raw group of the images whose group is more than themselves."""
+    return {image: group for image, group in zip(cohort.image_ids, cohort.groups, strict=True) if group != image}
 
 
 def look_at(context: StageContext, cohorts: dict[str, Cohort]) -> tuple[pl.DataFrame, pl.DataFrame]:

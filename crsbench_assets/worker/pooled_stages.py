@@ -14,6 +14,7 @@ import polars as pl
 from crsbench_assets.config.cells import scored_encoders
 from crsbench_assets.config.hashes import content_hash
 from crsbench_assets.config.registry import without_retired
+from crsbench_assets.planning.inputs import placeless
 from crsbench_assets.scores.crs import crs_scores, unscored
 from crsbench_assets.scores.panel import (
     PROVISIONAL,
@@ -75,7 +76,7 @@ def describe(context: StageContext) -> StageOutput:
             "licence": card.licence,
             "label_policy": registry.settings.label_policy,
             "is_synthetic": card.is_synthetic,
-            "card_hash": content_hash(card.identity),
+            "card_hash": content_hash(placeless(card)),
         }
         for card in registry.datasets.values()
     ]

@@ -579,6 +579,10 @@ def test_check_a_dataset(crsbench: Command, tiny_home: HomeLayout) -> None:
     path.write_text(path.read_text(encoding="utf-8").replace("image007,negative", "image007,"), encoding="utf-8")
     done = crsbench("datasets", "check", DATASET, home=tiny_home)
     assert "left out: image007: blank_class" in done.out and "1 image(s) left out" in done.out
+    settings = tiny_home.settings.read_text(encoding="utf-8")
+    tiny_home.settings.write_text(f"{settings}\ncaps: {{{DATASET}: 100}}\n", encoding="utf-8")
+    done = crsbench("datasets", "check", DATASET, home=tiny_home)
+    assert "in no split: 19 image(s) beyond the cap of 100" in done.out and done.out.count("in no split") == 1
     path.write_text(path.read_text(encoding="utf-8").replace("image008,", "image009,"), encoding="utf-8")
     said = sentence(crsbench("datasets", "check", DATASET, home=tiny_home))
     assert "1 image id(s) stand more than once, such as 'image009'" in said

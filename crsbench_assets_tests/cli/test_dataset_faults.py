@@ -99,6 +99,7 @@ def test_every_planted_fault_is_named_in_one_run(tiny_home: HomeLayout, check: C
     found = dict(line.removeprefix("left out: ").split(": ", 1) for line in out.splitlines() if "left out: " in line)
     assert {image_id: words.split(" (")[0] for image_id, words in found.items()} == LEFT_OUT
     assert "column grade holds '7'; expected the classes 0, 1, 2, 3, 4" in error
+    assert "count: 107 images found, 96 expected by the card" in out, "counted although the tables have a fault"
 
     # with the unknown class mended, the rest is a cohort without these five
     manifest.write_text(manifest.read_text(encoding="utf-8").replace("strange,7", "strange,1"), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,9 @@ def test_new_settings_can_be_read(tmp_path: Path) -> None:
         ("caps: {isic2019: 0}", "caps.isic2019"),
         ("publish_minutes: 60", "publish_minutes"),
         ("agreements: {chexpert: yes}", "agreements.chexpert"),
+        ("agreements: {irb: {accepted_by: me, accepted_on: }}", "agreements.irb.accepted_on"),
+        ("agreements: {irb: {accepted_by: me, accepted_on: '  '}}", "agreements.irb.accepted_on"),
+        ("agreements: {irb: {accepted_by: ' ', accepted_on: 2026-01-31}}", "agreements.irb.accepted_by"),
     ],
 )
 def test_bad_settings_name_the_field(path: Path, line: str, expected: str) -> None:
@@ -98,6 +102,12 @@ def test_settings_without_a_salt_say_so(path: Path) -> None:
         read_settings(path)
 
 
+def test_a_blank_salt_is_none(path: Path) -> None:
+    path.write_text("group_salt: ' '\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="group_salt"):
+        read_settings(path)
+
+
 def test_a_date_needs_no_quotes(path: Path) -> None:
     path.write_text("group_salt: s\nagreements: {a: {accepted_by: me, accepted_on: 2026-01-31}}\n", encoding="utf-8")
-    assert read_settings(path).agreements["a"].accepted_on == "2026-01-31"
+    assert read_settings(path).agreements["a"].accepted_on == date(2026, 1, 31)

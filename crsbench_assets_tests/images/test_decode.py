@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import struct
+import warnings
 import zlib
 
 import numpy as np
@@ -201,8 +202,13 @@ def test_a_bomb_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(decode(file_of(GREY)), GREY)
 
 
-def test_large_radiographs_are_accepted_by_pillow_too() -> None:
-    assert decode_module.MAX_PIXELS == Image.MAX_IMAGE_PIXELS
+def test_a_header_that_claims_too_much_is_refused_without_a_warning() -> None:
+    header = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 0, 0, 0, 0)
+    chunk = struct.pack(">I", len(header)) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert reason_of(b"\x89PNG\r\n\x1a\n" + chunk) == "unreadable"
+    assert Image.MAX_IMAGE_PIXELS is None  # large radiographs are for ours to judge
 
 
 def test_is_constant() -> None:

@@ -8,12 +8,14 @@ import json
 import sys
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from crsbench_assets.cli import main
+from crsbench_assets.cli.commands import export_command
 from crsbench_assets.config.errors import ConfigError, StorageError
 from crsbench_assets.operations.bundles import WITHHELD, export_bundle
 from crsbench_assets.operations.panels import freeze_panel
@@ -152,3 +154,19 @@ def test_the_command(
     with open_published(computed.layout) as connection:
         ((n_records,),) = connection.sql("SELECT count(*) FROM run_records").fetchall()
     assert tables_of(tmp_path / "results.zip")["run_records"].height == n_records > 0
+
+
+def test_what_is_of_an_older_shape_is_not_in_it_and_said(
+    computed: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = TABLES["run_records"]
+    publish(computed, plan(computed).cells)
+    column = ColumnSpec("of_tomorrow", "text", "Added later")
+    newer = replace(spec, schema_version=spec.schema_version + 1, columns=(*spec.columns, column))
+    monkeypatch.setitem(TABLES, "run_records", newer)
+    with pytest.raises(StorageError, match=r"another version of crsbench published it\. Run `crsbench materialize`"):
+        export_bundle(computed.layout, tmp_path / "bundle.zip")
+    publish(computed, plan(computed).cells)
+    export_command(computed.layout.root, tmp_path / "bundle.zip")
+    assert "Not in it: 2 partition(s) of an older version of crsbench. Run `crsbench mat" in capsys.readouterr().out
+    assert tables_of(tmp_path / "bundle.zip")["run_records"].is_empty()

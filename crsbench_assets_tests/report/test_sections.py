@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from typing import Any
 
@@ -12,6 +13,7 @@ from crsbench_assets.report.sections import GROUPS, LEADERBOARD, SECTIONS
 from crsbench_assets.report.words import HEADINGS, spoken
 from crsbench_assets.storage.layout import HomeLayout
 from crsbench_assets.tables.analyses import ANALYSIS_TABLES
+from crsbench_assets.tables.ddl import create_table
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets_tests.report.conftest import Rows
 from crsbench_assets_tests.report.pages import Element, plots
@@ -217,3 +219,23 @@ def test_whoever_was_left_out_is_counted_once() -> None:
             ("skin", "primary", 2, "group_in_declared_test"),
             ("skin", "ward", 1, "unreadable"),
         ]
+
+
+def test_grades_stand_in_their_order_also_without_the_table_of_datasets() -> None:
+    (query,) = (part.query for part in SECTIONS if part.key == "dataset_statistics")
+    grades = ("none", "mild", "severe", "a worse one")
+    rows = TABLES["dataset_statistics"].empty()
+    with closing(duckdb.connect()) as connection:
+        for name in ("datasets", "dataset_statistics"):
+            connection.execute(create_table(TABLES[name], "main"))
+        for n, grade in enumerate(grades):
+            row = dict.fromkeys(rows.columns, 0) | {"dataset_id": "eyes", "source_id": "primary", "class_name": grade}
+            row |= {"split": "test", "n_positive": n, "reason": None}
+            values = [row[name] for name in rows.columns]
+            connection.execute(f"INSERT INTO dataset_statistics VALUES ({', '.join('?' * len(values))})", values)
+        assert sorted(row[3] for row in connection.sql(query).fetchall()) == sorted(grades)
+        columns = TABLES["datasets"].column_names
+        row = dict.fromkeys(columns, "") | {"dataset_id": "eyes", "task": "ordinal", "classes": json.dumps(grades)}
+        row |= {"n_classes": 4, "is_synthetic": False}
+        connection.execute(f"INSERT INTO datasets VALUES ({', '.join('?' * len(columns))})", [row[c] for c in columns])
+        assert [row[3] for row in connection.sql(query).fetchall()] == list(grades)

@@ -11,7 +11,7 @@ import pytest
 
 from crsbench_assets.planning.stages import STAGE_OF_TABLE, STAGES
 from crsbench_assets.tables.columns import RULES
-from crsbench_assets.tables.ddl import WAREHOUSE_INFO, create_table, empty_view
+from crsbench_assets.tables.ddl import VIEWS, WAREHOUSE_INFO, ViewSpec, create_table, empty_view
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.tables.schema import GRAIN_KEYS, ColumnSpec, TableSpec
 from crsbench_assets.tables.validate import conform, faulty_rows, violations
@@ -85,6 +85,11 @@ UNRULED = {"encoders", "datasets", "cells", "partitions"}
 @pytest.mark.parametrize("table", [spec for spec in TABLES.values() if not spec.stays_home], ids=lambda spec: spec.name)
 def test_a_row_of_a_result_says_under_which_protocol_and_label_policy(table: TableSpec) -> None:
     assert (table.columns[:2] == RULES) == (table.name not in UNRULED)
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+def test_a_row_for_readers_says_it_too(view: ViewSpec) -> None:
+    assert set(RULES) <= set(view.columns)
 
 
 @pytest.mark.parametrize(
