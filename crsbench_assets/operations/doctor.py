@@ -54,6 +54,7 @@ def examine(layout: HomeLayout) -> list[Finding]:
         _vectors,
         _weights,
         _agreements,
+        _settings,
         _hub_token,
         _warehouse,
     )
@@ -220,6 +221,25 @@ def _agreements(project: Project) -> Iterator[Finding]:
                 f"{access or 'accept it with its owner'}; then add "
                 f"`agreements: {{{agreement}: {{accepted_by: NAME, accepted_on: DATE}}}}` to crsbench.yaml",
             )
+
+
+def _settings(project: Project) -> Iterator[Finding]:
+    """Name what the settings say of nobody: a typing error there changes nothing and nobody would notice."""
+    registry = project.registry
+    settings, datasets = registry.settings, registry.datasets.values()
+    sources = {name if name != PRIMARY else card.id for card in datasets for name in card.sources}
+    known = {
+        "caps": {card.id for card in datasets},
+        "roots": sources,
+        "agreements": {agreement for card in datasets for agreement in card.agreements.values()},
+        "weights": set(registry.encoders),
+    }
+    for field, ids in known.items():
+        unknown = sorted(getattr(settings, field).keys() - ids)
+        if unknown:
+            found = f"{', '.join(unknown)}: no active card has it, so it changes nothing"
+            expected = f"one of {', '.join(sorted(ids))}" if ids else "nothing, as no active card needs any"
+            yield Finding(f"{field} in crsbench.yaml", "warning", found, f"expected {expected}; correct or remove it")
 
 
 def _hub_token(project: Project) -> Iterator[Finding]:

