@@ -238,7 +238,7 @@ def datasets_add(card: Annotated[str, typer.Argument(metavar="ID|FILE")], home: 
 
 @datasets_app.command("check")
 def datasets_check(identifier: Annotated[str, typer.Argument(metavar="ID")], home: Home = None) -> None:
-    """Read a cohort, draw its splits, and look for groups that leak."""
+    """Read a cohort and decode its files, compare its counts, draw its splits and look for leaks; write nothing."""
     from crsbench_assets.cli import cards
 
     cards.check_dataset(home, identifier)
