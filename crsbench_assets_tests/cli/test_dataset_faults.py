@@ -161,6 +161,31 @@ def test_a_cohort_without_anything_to_train_on_is_told(tiny_home: HomeLayout, ch
     )
 
 
+def test_two_hospitals_of_one_manifest(tiny_home: HomeLayout, check: Check) -> None:
+    """The target has no image of class 0, which is no fault of a target, and no row has its second site."""
+    hospitals = [("North", i, i % 2) for i in range(40)] + [("South", i, 1) for i in range(40, 44)]
+    lines = [f"image{i},{grade},p{i},{hospital}" for hospital, i, grade in hospitals]
+    manifest = tiny_home.root / "files" / "hospitals.csv"
+    manifest.write_text("\n".join(["image_id,label,patient,hospital", *lines]), encoding="utf-8")
+    columns = {"class_column": "label", "group": "patient", "site": "hospital"}
+    source = {"layout": "manifest", "manifest": "../files/hospitals.csv", "columns": columns}
+    card = {"id": "planted", "name": "Two", "modality": "other", "task": "single_label", "classes": ["0", "1"]}
+    card |= {"source": source | {"sites": ["North"]}}
+    shift: dict[str, Any] = {"id": "south", "name": "South"}
+    write_card(tiny_home.root, "datasets", card | {"shift": shift | {"source": source | {"sites": ["South"]}}})
+    code, out, error = check(tiny_home)
+    assert (code, error) == (0, ""), out
+    assert [line for line in out.splitlines() if line.startswith("note: ")] == [
+        "note: primary: 4 row(s) of other sites than North are not read",
+        "note: south: 40 row(s) of other sites than South are not read",
+    ]
+
+    write_card(tiny_home.root, "datasets", card | {"shift": shift | {"source": source | {"sites": ["South", "West"]}}})
+    code, _, error = check(tiny_home)
+    assert code == 1
+    assert "shift target 'south'): no row is of the site 'West'; column hospital holds 'North', 'South'" in error
+
+
 def test_what_is_said_of_a_shift_target(tiny_home: HomeLayout, check: Check) -> None:
     """A target without its agreement is told and not read; with it, pictures of the dataset are told with both ids."""
     root = tiny_home.root / "files" / "planted"
