@@ -127,6 +127,18 @@ def test_a_manifest_that_is_a_folder_or_no_table_is_told_in_one_sentence(tmp_pat
     assert "labels.parquet cannot be read as CSV or Parquet (" in refusal(card(tmp_path / "labels.parquet"))
 
 
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_a_quote_that_is_not_closed_swallows_no_rows_silently(tmp_path: Path, column: int) -> None:
+    rows = [[f"{i:05d}", "negative" if i % 2 else "positive", f"patient{i}", ""] for i in range(5_000)]
+    rows[10][column] = f'"{rows[10][column]}'
+    rows[4_000][3] = '"'  # closes it: 3,990 rows would be one cell
+    manifest = tmp_path / "labels.csv"
+    manifest.write_text(HEADER + "".join(",".join(row) + "\n" for row in rows), encoding="utf-8")
+    said = refusal(card(manifest))
+    assert f"has a line break within a cell of the column(s) {['image_id', 'label', 'pair'][column]}" in said
+    assert len(said) < 600
+
+
 def test_a_multi_label_cohort_without_any_positive_is_refused_but_a_shift_target_is_not(tmp_path: Path) -> None:
     own, other = tmp_path / "own.csv", tmp_path / "other.csv"
     own.write_text("image_id,edema,fracture\n1,0,\n2,-1,0\n", encoding="utf-8")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from crsbench_assets.config.cards import DatasetCard
 from crsbench_assets.config.layouts import ISIC2019_METADATA, ISIC2019_TRUTH
 from crsbench_assets.data.cohort import read_cohorts
+from crsbench_assets.data.sources.isic2019 import IMAGES
 from crsbench_assets_tests.data import test_aptos2019 as aptos2019
 from crsbench_assets_tests.data import test_chexpert as chexpert
 from crsbench_assets_tests.data import test_isic2019 as isic2019
@@ -30,8 +31,8 @@ def isic(folder: Path) -> Written:
     metadata = [[name, "55", "anterior torso", lesion, "female"] for name, _, lesion in isic2019.ROWS]
     write_table(folder / ISIC2019_METADATA, isic2019.METADATA_HEADER, metadata)
     for name, _, _ in isic2019.ROWS:
-        write_image(folder / isic2019.IMAGES / f"{name}.jpg")
-    (folder / isic2019.IMAGES / "ISIC_0000003.jpg").unlink()  # what is left out has no order either
+        write_image(folder / IMAGES / f"{name}.jpg")
+    (folder / IMAGES / "ISIC_0000003.jpg").unlink()  # what is left out has no order either
     return isic2019.card(folder), [folder / ISIC2019_TRUTH, folder / ISIC2019_METADATA]
 
 

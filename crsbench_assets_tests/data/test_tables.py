@@ -79,6 +79,14 @@ def test_what_programs_make_of_a_table_says_the_same(root: Path, text: str) -> N
             b"id_code,diagnosis,diagnosis\na1,1,2\n",
             "train.csv has the column(s) diagnosis twice; expected one each",
         ),
+        (
+            TABLE.replace("\n", "\r").encode(),
+            "train.csv cannot be read as CSV (its lines end in carriage returns alone",
+        ),
+        (
+            TABLE.replace("a1,3", 'a1,"3').encode() + b'b1,4"\n',
+            "train.csv has a line break within a cell of the column(s) diagnosis; expected one row per line",
+        ),
         (b"image,diagnosis\na1,1\n", "train.csv lacks the column(s) id_code; it has image, diagnosis"),
     ],
 )

@@ -30,6 +30,8 @@ _SHOWN = 3
 
 _SEPARATORS = (",", ";", "\t")
 _PARQUET_SUFFIXES = (".parquet", ".pq")
+_COLUMNS_SHOWN = 40
+"""Columns that a fault lists: more than any official table has."""
 _SECOND = "_duplicated_0"
 """What Polars adds to the second column of one name."""
 
@@ -153,12 +155,17 @@ def table_as_text(path: Path) -> pl.DataFrame:
     frame = pl.read_csv(path, infer_schema=False, separator=separator)  # a guessed type would make 7 of the group 007
     if any("\0" in name for name in frame.columns):
         raise pl.exceptions.ComputeError("it is no text in UTF-8: save it as CSV in UTF-8")
+    if any("\r" in name for name in frame.columns):
+        raise pl.exceptions.ComputeError("its lines end in carriage returns alone: save it as CSV with other line ends")
     frame = frame.rename({name: name.strip() for name in frame.columns})
     return frame.filter(~pl.all_horizontal(pl.all().is_null()))
 
 
 def column_faults(frame: pl.DataFrame, columns: Collection[str]) -> list[str]:
-    """Return the faults of a table's header: a column that is needed and missing, stands twice, or holds lists.
+    """Return the faults of the columns that are needed: one is missing, stands twice, holds lists or broken lines.
+
+    A line break within a cell is a quote that was opened and never closed: all rows up to the next quote are one cell
+    then, and would be missing without a word.
 
     Args:
         frame: the table as :func:`table_as_text` reads it.
@@ -167,7 +174,8 @@ def column_faults(frame: pl.DataFrame, columns: Collection[str]) -> list[str]:
     import polars as pl
 
     missing = sorted(set(columns) - set(frame.columns))
-    faults = [f"lacks the column(s) {', '.join(missing)}; it has {', '.join(frame.columns)}"] if missing else []
+    there = ", ".join(frame.columns[:_COLUMNS_SHOWN]) + (", ..." if frame.width > _COLUMNS_SHOWN else "")
+    faults = [f"lacks the column(s) {', '.join(missing)}; it has {there}"] if missing else []
     repeated = sorted(name for name in set(columns) if f"{name}{_SECOND}" in frame.columns)
     if repeated:
         faults.append(f"has the column(s) {', '.join(repeated)} twice; expected one each")
@@ -175,6 +183,13 @@ def column_faults(frame: pl.DataFrame, columns: Collection[str]) -> list[str]:
     nested = sorted(name for name, kind in kinds.items() if kind.is_nested() or kind == pl.Binary)
     if nested:
         faults.append(f"holds {kinds[nested[0]]} in the column(s) {', '.join(nested)}; expected text or numbers")
+    texts = [name for name in dict.fromkeys(columns) if kinds.get(name) == pl.String]
+    broken = [name for name in texts if frame.get_column(name).str.strip_chars().str.contains(r"[\r\n]").any()]
+    if broken:
+        faults.append(
+            f"has a line break within a cell of the column(s) {', '.join(broken)}; expected one row per line: look for "
+            "a quote that is opened and not closed"
+        )
     return faults
 
 
