@@ -11,7 +11,7 @@ import pytest
 from crsbench_assets.config.cards import DatasetCard
 from crsbench_assets.config.layouts import label_files
 from crsbench_assets.config.settings import LabelPolicy
-from crsbench_assets.data.cohort import Cohort, read_cohorts
+from crsbench_assets.data.cohort import Cohort, read_cohorts, readable_cohorts
 from crsbench_assets_tests.data import test_chexpert as chexpert
 from crsbench_assets_tests.data.layouts import (
     CXR_LABELS,
@@ -221,6 +221,13 @@ def test_an_unknown_split_drops_no_image_silently(primary: Path, root: Path, nam
     assert f"split: column split is {told} for 'bb-2' (1 row(s) hold no known value); expected train" in refusal(
         card(primary, root)
     )
+
+
+def test_a_refused_cohort_has_its_notes_too(primary: Path, root: Path) -> None:
+    write_split(root, {"bb-2": "tset"})
+    cohorts, faults = readable_cohorts(card(primary, root), "u_zeros")
+    assert len(faults) == 1
+    assert cohorts["elsewhere"].notes == LEFT_OUT
 
 
 def test_views_that_are_not_read_are_counted(primary: Path, root: Path) -> None:

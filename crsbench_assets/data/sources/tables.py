@@ -397,4 +397,5 @@ def _with_distinct_ids(cohort: Cohort) -> Cohort:
         paths=None if cohort.paths is None else [cohort.paths[i] for i in rows],
         root=cohort.root,
         stated=None if cohort.stated is None else cohort.stated[rows],
+        notes=cohort.notes,
     )
