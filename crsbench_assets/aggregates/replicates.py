@@ -119,7 +119,7 @@ def axis_replicates(
             "reason": [reasons[key] or "undefined_term" for key in values for _ in range(b)],
         }
     ).with_columns(reason=pl.when(pl.col("n_seeds") < s).then(pl.col("reason")))
-    return frame.cast(TABLES["axis_replicates"].computed_schema())  # type: ignore[arg-type]
+    return frame.cast(TABLES["axis_replicates"].computed_schema())  # type: ignore[arg-type]  # polars types keys invariantly
 
 
 def replicated_axes(

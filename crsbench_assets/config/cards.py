@@ -8,7 +8,7 @@ loads what a card names (``encoders``, ``data.sources``).
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -77,7 +77,19 @@ class _Card(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class WeightsSource(_Card):
+class _GrownCard(_Card):
+    """A part of a card that got fields after homes had recorded its content."""
+
+    _LATER: ClassVar[frozenset[str]]
+    """Its later fields."""
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is empty of the later fields, so that the content recorded for an id before them stands."""
+        return {name: value for name, value in handler(self).items() if name not in self._LATER or value}
+
+
+class WeightsSource(_GrownCard):
     """Where the weights of an encoder come from; provenance, and the identity of what is measured."""
 
     hub_id: str | None = None
@@ -112,11 +124,9 @@ class WeightsSource(_Card):
     differs_from: str | None = None
     """Hub repository of the stock network that the weights must not equal."""
 
-    @model_serializer(mode="wrap")
-    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is empty of the later fields, so that the content recorded for an id before them stands."""
-        later = {*WeightsSource.model_fields} - _FIRST_WEIGHTS_FIELDS
-        return {name: value for name, value in handler(self).items() if name not in later or value}
+    _LATER = frozenset(
+        ("md5", "repository", "network", "network_options", "prefix", "ignored", "allowed_globals", "differs_from")
+    )
 
     @property
     def is_loadable(self) -> bool:
@@ -134,9 +144,6 @@ class WeightsSource(_Card):
         return self.loader in LOADERS and not self.loader.startswith("baselines.")
 
 
-_FIRST_WEIGHTS_FIELDS = {"hub_id", "revision", "package", "file", "sha256", "url", "loader", "gated"}
-
-
 class WeightsPlace(_Card):
     """Where a home keeps the weights of one encoder; says nothing about what is measured."""
 
@@ -148,7 +155,7 @@ class WeightsPlace(_Card):
     """Folder for what was made of the files: converted tensors, their hashes, the golden vector."""
 
 
-class Preprocessing(_Card):
+class Preprocessing(_GrownCard):
     """From the canonical image to the encoder's input; ours for all encoders."""
 
     input_px: Annotated[int, Field(gt=0)]
@@ -164,10 +171,7 @@ class Preprocessing(_Card):
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
-    @model_serializer(mode="wrap")
-    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a second resize that is none, so that the content recorded for an id before it stands."""
-        return {name: value for name, value in handler(self).items() if name != "then_interpolation" or value}
+    _LATER = frozenset({"then_interpolation"})
 
 
 class Embedding(_Card):
@@ -276,7 +280,7 @@ class SyntheticCohort(_Card):
     prevalence: tuple[Annotated[float, Field(gt=0.0, lt=1.0)], ...]
 
 
-class ManifestColumns(_Card):
+class ManifestColumns(_GrownCard):
     """Which columns of a manifest mean what."""
 
     image_id: str = "image_id"
@@ -290,13 +294,10 @@ class ManifestColumns(_Card):
     site: str | None = None
     """The column of institutions, of which ``Source.sites`` says which are read."""
 
-    @model_serializer(mode="wrap")
-    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a site that is none, so that what was indexed before it stands."""
-        return {name: value for name, value in handler(self).items() if name != "site" or value}
+    _LATER = frozenset({"site"})
 
 
-class Source(_Card):
+class Source(_GrownCard):
     """Where the images or labels of a cohort lie, and in which layout."""
 
     layout: Literal["isic2019", "aptos2019", "chexpert", "mimic_cxr", "manifest", "synthetic"]
@@ -309,10 +310,7 @@ class Source(_Card):
     """Values of ``columns.site``: the rows of these institutions are the cohort, others are passed over."""
     synthetic: SyntheticCohort | None = None
 
-    @model_serializer(mode="wrap")
-    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out sites that are none, so that what was indexed before them stands."""
-        return {name: value for name, value in handler(self).items() if name != "sites" or value}
+    _LATER = frozenset({"sites"})
 
     @property
     def has_images(self) -> bool:

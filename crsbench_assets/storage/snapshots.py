@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from crsbench_assets.config.errors import StorageError
 from crsbench_assets.storage.files import read_json
 from crsbench_assets.storage.layout import HomeLayout
-from crsbench_assets.tables.ddl import (
-    literal,
-    quoted,
-)
+from crsbench_assets.tables.ddl import literal, quoted
 from crsbench_assets.tables.registry import TABLES
 from crsbench_assets.tables.schema import DUCKDB_TYPES
 from crsbench_assets.tables.validate import conform

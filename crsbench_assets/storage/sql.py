@@ -75,18 +75,11 @@ def query(project: Project, sql: str, *, cells: Callable[[], Iterable[CellStatus
     """
     relations = parse_select(sql)
     layout = project.layout
-    note = None
-    origin: Origin = "lake"
-    if live:
-        connection = open_live(project, cells, relations)
-    else:
-        found = published_or_why(layout)
-        if isinstance(found, str):
-            note = f"{found} The lake answers; `crsbench publish` makes it new."
-            connection = open_live(project, cells, relations)
-        else:
-            origin, connection = "warehouse", found
-    return QueryResult(_answer(connection, layout, sql), origin, note)
+    found = None if live else published_or_why(layout)
+    if found is not None and not isinstance(found, str):
+        return QueryResult(_answer(found, layout, sql), "warehouse", None)
+    note = found and f"{found} The lake answers; `crsbench publish` makes it new."
+    return QueryResult(_answer(open_live(project, cells, relations), layout, sql), "lake", note)
 
 
 def query_published(layout: HomeLayout, sql: str) -> QueryResult:
